@@ -1,0 +1,1 @@
+"""Leaderless distributed cron: every instance claims every slot, exactly one wins."""

@@ -1,0 +1,1 @@
+"""SQLite as the store of anarchon."""

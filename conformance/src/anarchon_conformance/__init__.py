@@ -1,0 +1,1 @@
+"""The claim contract of anarchon as a test kit."""
