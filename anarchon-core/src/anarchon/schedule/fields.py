@@ -6,8 +6,7 @@ texts are the same schedule: `*` and `0-23`, `@daily` and `0 0 * * *`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import Final
 
 __all__ = ["FIELDS", "LAST", "Fields", "Range"]
@@ -45,13 +44,15 @@ FIELDS: Final = (SECOND, MINUTE, HOUR, DAY, MONTH, WEEKDAY)
 LONGEST_MONTH: Final = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Fields:
     """The values of each field, sorted; a full day field counts as not restricted.
 
     `last_day` adds the last day of the month, `nearest` is the n of `nW`, `nth` the pairs of `d#k` and `dL`.
     `both_days` says that day of month and day of week must match together (a field that was written with a leading
-    star), else either is enough. Made by the grammar, which keeps the combinations meaningful.
+    star), else either is enough. Made by the grammar, which keeps the combinations meaningful. The rest is derived:
+    `any_day` and `any_weekday` (that field does not restrict), `every_hour` (all 24 hours are named, so the schedule
+    keeps real time over a change of the clock), and the canonical `text`, with five fields if the second is 0.
     """
 
     seconds: tuple[int, ...]
@@ -64,23 +65,19 @@ class Fields:
     nearest: int | None = None
     nth: tuple[tuple[int, int], ...] = ()
     both_days: bool = False
+    any_day: bool = field(init=False, compare=False, repr=False)
+    any_weekday: bool = field(init=False, compare=False, repr=False)
+    every_hour: bool = field(init=False, compare=False, repr=False)
+    text: str = field(init=False, compare=False)
 
-    @cached_property
-    def any_day(self) -> bool:
-        """Tell whether the day-of-month field does not restrict."""
-        return self.days == DAY.full and self.nearest is None
+    def __post_init__(self) -> None:
+        set_field = object.__setattr__
+        set_field(self, "any_day", self.days == DAY.full and self.nearest is None)
+        set_field(self, "any_weekday", self.weekdays == WEEKDAY.full and not self.nth)
+        set_field(self, "every_hour", self.hours == HOUR.full)
+        set_field(self, "text", self._text())
 
-    @cached_property
-    def any_weekday(self) -> bool:
-        """Tell whether the day-of-week field does not restrict."""
-        return self.weekdays == WEEKDAY.full and not self.nth
-
-    @cached_property
-    def every_hour(self) -> bool:
-        """Tell whether the schedule keeps real time over a change of the clock (all 24 hours are named)."""
-        return self.hours == HOUR.full
-
-    @cached_property
+    @property
     def fires(self) -> bool:
         """Tell whether any day of the calendar matches.
 
@@ -93,9 +90,7 @@ class Fields:
             return True
         return any(self.days[0] <= LONGEST_MONTH[month - 1] for month in self.months)
 
-    @cached_property
-    def text(self) -> str:
-        """Return the canonical text; five fields if the second is 0."""
+    def _text(self) -> str:
         day, weekday = self._day_text(), self._weekday_text()
         if self.both_days:
             starred = _starred(DAY, self.days)
