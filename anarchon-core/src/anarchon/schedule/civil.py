@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from calendar import monthrange
 from datetime import UTC, date, datetime, timedelta
 from typing import Final
 
@@ -15,7 +14,6 @@ __all__ = [
     "aware",
     "date_of",
     "instant_s",
-    "month_length",
     "stamp",
     "start_s",
     "year_of",
@@ -25,14 +23,6 @@ __all__ = [
 DAY_S: Final = 86_400
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 EPOCH_ORDINAL: Final = date(1970, 1, 1).toordinal()
-MONTH_DAYS: Final = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
-
-
-def month_length(year: int, month: int) -> int:
-    """Return the number of days of a month."""
-    if month == 2:
-        return monthrange(year, 2)[1]
-    return MONTH_DAYS[month - 1]
 
 
 def date_of(day: int) -> date:

@@ -16,7 +16,7 @@ EVERY_MACRO: Final = "@every"
 PERIOD_LIMIT_S: Final = 50 * 366 * DAY_S
 """Fifty years, the longest wait that any schedule may have."""
 UNITS_S: Final = {"d": DAY_S, "h": 3600, "m": 60, "s": 1}
-DURATION: Final = re.compile(r"(?:(\d{1,10})d)?(?:(\d{1,10})h)?(?:(\d{1,10})m)?(?:(\d{1,10})s)?", re.ASCII)
+DURATION: Final = r"(?:(\d{1,10})d)?(?:(\d{1,10})h)?(?:(\d{1,10})m)?(?:(\d{1,10})s)?"
 
 
 class Every(BaseSchedule):
@@ -86,7 +86,7 @@ class Every(BaseSchedule):
 def every_of(folded: str) -> Every:
     """Return the schedule of `@every 30s`, `@every 1h30m`; the text is tidied (lower case, single blanks)."""
     words = folded.split()
-    match = DURATION.fullmatch(words[1]) if len(words) == 2 and words[0] == EVERY_MACRO else None
+    match = re.fullmatch(DURATION, words[1]) if len(words) == 2 and words[0] == EVERY_MACRO else None
     if match is None or not any(match.groups()):
         raise ScheduleError(
             f"'{folded[:60]}' has no distance that can be read; write '@every 30s', '@every 5m' or '@every 1h30m'."

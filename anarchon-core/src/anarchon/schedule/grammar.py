@@ -28,9 +28,10 @@ MACROS: Final = {
     "@midnight": "0 0 * * *",
     "@hourly": "0 * * * *",
 }
-ITEM: Final = re.compile(r"(?P<low>\*|\d{1,4}|[a-z]{3})(?:-(?P<high>\d{1,4}|[a-z]{3}))?(?:/(?P<step>\d{1,4}))?", re.ASCII)
-NEAREST: Final = re.compile(r"(\d{1,4})w", re.ASCII)
-NTH: Final = re.compile(r"(\d{1,4}|[a-z]{3})(?:#(\d{1,4})|l)", re.ASCII)
+# Texts, compiled at first use: `import anarchon` has a budget. The expression is known to be ASCII here.
+ITEM: Final = r"(?P<low>\*|\d{1,4}|[a-z]{3})(?:-(?P<high>\d{1,4}|[a-z]{3}))?(?:/(?P<step>\d{1,4}))?"
+NEAREST: Final = r"(\d{1,4})w"
+NTH: Final = r"(\d{1,4}|[a-z]{3})(?:#(\d{1,4})|l)"
 COMMON_MONTH_DAYS: Final = 28
 
 
@@ -159,7 +160,7 @@ def _days(day: str, weekday: str, months: tuple[int, ...]) -> tuple[tuple[int, .
     """Return the values, whether the last day is named, and the n of `nW`."""
     if day == "?":
         return DAY.full, False, None
-    match = NEAREST.fullmatch(day)
+    match = re.fullmatch(NEAREST, day)
     if match is not None:
         _alone(DAY, day, weekday)
         nearest = _number(DAY, match[1], day)
@@ -180,7 +181,7 @@ def _weekdays(weekday: str, day: str) -> tuple[tuple[int, ...], tuple[tuple[int,
     if weekday == "?":
         return WEEKDAY.full, ()
     items = weekday.split(",")
-    matches = [NTH.fullmatch(item) for item in items]
+    matches = [re.fullmatch(NTH, item) for item in items]
     if not any(matches):
         return _values(WEEKDAY, weekday), ()
     _alone(WEEKDAY, weekday, day)
@@ -201,7 +202,7 @@ def _alone(span: Range, part: str, other: str) -> None:
 
 
 def _item(span: Range, item: str) -> set[int]:
-    match = ITEM.fullmatch(item)
+    match = re.fullmatch(ITEM, item)
     if match is None or (match["low"] == "*" and match["high"] is not None):
         _refuse(span, item, _why_not(span, item), f"write *, */n, a, a-b or a-b/n with {span.low}-{span.high}")
     low, high, step = match["low"], match["high"], match["step"]

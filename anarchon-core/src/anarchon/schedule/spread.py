@@ -15,7 +15,7 @@ from anarchon.schedule.fields import Range
 
 __all__ = ["is_spread", "spread_values"]
 
-PATTERN: Final = re.compile(r"h(?:\((?P<low>\d{1,4})-(?P<high>\d{1,4})\))?(?:/(?P<step>\d{1,4}))?", re.ASCII)
+PATTERN: Final = r"h(?:\((?P<low>\d{1,4})-(?P<high>\d{1,4})\))?(?:/(?P<step>\d{1,4}))?"
 DAY_HIGH: Final = 28
 """A bare `H` as day of month stays within the days that every month has."""
 
@@ -31,7 +31,7 @@ def spread_values(span: Range, item: str, name: str | None) -> set[int]:
     Each value of the range is equally likely over many names; with a step, each offset within the range is.
     """
     where = f"the {span.name} field"
-    match = PATTERN.fullmatch(item)
+    match = re.fullmatch(PATTERN, item)
     if match is None:
         raise ScheduleError(f"'{item.upper()}' in {where} is no form of H; write H, H/15, H(0-29) or H(0-29)/10.")
     if name is None:

@@ -11,7 +11,7 @@ from anarchon.schedule.combine import AnyOf, Excluding
 from anarchon.schedule.cron import Cron
 from anarchon.schedule.daylight import is_calendar_jump
 from anarchon.schedule.every import Every
-from anarchon.schedule.explain import clock_text
+from anarchon.schedule.words import clock_text
 from anarchon.schedule.fields import FIELDS, Fields
 from anarchon.schedule.neighbours import is_slot, slot_before
 from anarchon.schedule.protocol import Schedule, text_of

@@ -10,13 +10,13 @@ the algorithm for daylight saving needs the changes themselves, which `zoneinfo`
 from __future__ import annotations
 
 import io
+import os
 import re
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from pathlib import Path
 from typing import Final
 from zoneinfo import TZPATH, ZoneInfo
 
@@ -28,7 +28,7 @@ __all__ = ["Change", "YearTable", "Zone", "year_table", "zone"]
 SYSTEM_PREFIX: Final = "system:"
 REFUSED_NAMES: Final = frozenset({"localtime", "local", "factory", "posixrules"})
 REFUSED_PREFIXES: Final = ("posix/", "right/")
-NAME_PATTERN: Final = re.compile(r"[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z][A-Za-z0-9_+-]*){0,3}", re.ASCII)
+NAME_PATTERN: Final = r"[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z][A-Za-z0-9_+-]*){0,3}"
 NAME_LIMIT_CHARS: Final = 64
 ZONE_CACHE_LIMIT: Final = 700
 YEAR_CACHE_LIMIT: Final = 4096
@@ -129,7 +129,7 @@ def _zone(name: str) -> Zone:
             f"tz {name!r} depends on the machine or on leap-second data, so instances would disagree; "
             "write a place such as 'Europe/Berlin', or 'UTC'."
         )
-    if len(place) > NAME_LIMIT_CHARS or not NAME_PATTERN.fullmatch(place):
+    if len(place) > NAME_LIMIT_CHARS or not re.fullmatch(NAME_PATTERN, place):
         raise ScheduleError(f"tz {name[:60]!r} is not a zone name; write a place such as 'Europe/Berlin', or 'UTC'.")
     data = _system_data(place) if name.startswith(SYSTEM_PREFIX) else _pinned_data(place)
     try:
@@ -168,9 +168,11 @@ def _pinned_names() -> frozenset[str]:
 
 def _system_data(place: str) -> bytes:
     for folder in TZPATH:
-        file = Path(folder, place)
-        if file.is_file():
-            return file.read_bytes()
+        # `pathlib` would be a fifth of this package's import time, for this one line.
+        path = os.path.join(folder, place)
+        if os.path.isfile(path):
+            with open(path, "rb") as file:
+                return file.read()
     raise ScheduleError(
         f"tz 'system:{place}' is not in this machine's zone data ({', '.join(TZPATH) or 'no folder'}); "
         f"write {place!r} to use the pinned data."
