@@ -18,8 +18,8 @@ from anarchon.schedule.parse import parse
 from anarchon.schedule.protocol import POLICY, Schedule, text_of, zones_of
 
 if TYPE_CHECKING:
-    from anarchon.schedule.words import explain
     from anarchon.schedule.why import why_no_slot
+    from anarchon.schedule.words import explain
 
 __all__ = [
     "POLICY",

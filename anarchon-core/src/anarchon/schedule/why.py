@@ -11,10 +11,10 @@ from anarchon.schedule.combine import AnyOf, Excluding
 from anarchon.schedule.cron import Cron
 from anarchon.schedule.daylight import is_calendar_jump
 from anarchon.schedule.every import Every
-from anarchon.schedule.words import clock_text
 from anarchon.schedule.fields import FIELDS, Fields
 from anarchon.schedule.neighbours import is_slot, slot_before
 from anarchon.schedule.protocol import Schedule, text_of
+from anarchon.schedule.words import clock_text
 from anarchon.schedule.zones import zone
 
 __all__ = ["why_no_slot"]
