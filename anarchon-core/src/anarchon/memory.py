@@ -198,7 +198,8 @@ class MemoryStore:
 
     def _view(self, run: _Run) -> RunView:
         now_ms = self.now_ms()
-        left_ms = max(1, run.lease_end_ms - now_ms) if run.alive(now_ms) else 0
+        left_ms = run.lease_end_ms - now_ms
+        left_ms = max(1, left_ms) if run.alive(now_ms) else min(0, left_ms)
         return RunView(run.key, run.status, run.attempt, run.instance, left_ms)
 
     def unfinished(self, jobs: Sequence[str]) -> list[RunView]:

@@ -172,7 +172,11 @@ class RunResult:
 
 @dataclass(frozen=True, slots=True)
 class RunView:
-    """A run as a backup sees it. `left_ms` is at most 0 once the run may be claimed; a hint only (C17)."""
+    """A run as a backup sees it; a hint only (C17).
+
+    `left_ms` is until the lease or the release delay ends: at least 1 while the run is taken, at most 0 (how long ago it
+    ended, negative) once it may be claimed.
+    """
 
     key: RunKey
     status: RunStatus

@@ -1,0 +1,474 @@
+"""The façade: a job list, a store, and the ways to run them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import signal
+import socket
+import threading
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from types import FrameType, MappingProxyType, TracebackType
+from typing import Any, Self, TypeVar, Unpack
+
+from anarchon.backend import Backend, LeaseBackend
+from anarchon.clock import Clock, SystemClock
+from anarchon.engine import Engine, Settings
+from anarchon.errors import BackendUnavailable, ConfigurationError, JobExists, OptionError, SchedulerStateError, UnknownJob
+from anarchon.handlers import HandlerFunction
+from anarchon.job import Duration, Job, JobOptions, duration_ms, make_job
+from anarchon.manual import run_now
+from anarchon.plugins import Observers, new_manager
+from anarchon.registry import create_backend
+from anarchon.runtime import EngineThread, HandlerThread, close_loop
+from anarchon.schedule import Schedule, zones_of
+from anarchon.types import RunRecord
+
+__all__ = ["Health", "Portal", "Scheduler"]
+
+URL_VARIABLE = "ANARCHON_URL"
+F = TypeVar("F", bound=HandlerFunction)
+T = TypeVar("T")
+
+_log = logging.getLogger("anarchon.scheduler")
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """How an instance is, for a health endpoint. `unsupported` lists, by job, what the backend does not do for it."""
+
+    instance: str
+    ready: bool
+    store_failing: bool
+    running: int
+    watched: int
+    jobs: int
+    clock_offset_ms: float
+    unsupported: Mapping[str, tuple[str, ...]]
+
+
+class Scheduler:
+    """Leaderless cron: every instance holds the same jobs, and for each slot exactly one runs the job.
+
+    `url` names the store (`ANARCHON_URL` if left out); `backend` takes a backend object instead. `grace` is how long
+    `stop` waits for running handlers before it hands them over. `max_running` bounds the handlers of this instance.
+    `clock_allowance` is by how much the clocks of the fleet may differ where the store has none. Constructing opens
+    nothing and binds no event loop.
+
+    Raises:
+        ConfigurationError: the URL, an option or a plugin cannot be used.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        backend: Backend | None = None,
+        instance: str | None = None,
+        grace: Duration = 30,
+        max_running: int = 100,
+        clock_allowance: Duration = 5,
+        plugins: Sequence[object] = (),
+        clock: Clock | None = None,
+    ) -> None:
+        if isinstance(max_running, bool) or not isinstance(max_running, int) or not 1 <= max_running <= 100_000:
+            msg = f"max_running={max_running!r} is refused: write a whole number from 1 to 100000"
+            raise OptionError(msg)
+        manager = new_manager(plugins)
+        self._observers = Observers(manager)
+        self._backend = _choose(url, backend, manager)
+        self._name = instance
+        self._grace_ms = duration_ms("grace", grace)
+        self._max_running = max_running
+        self._allowance_ms = duration_ms("clock_allowance", clock_allowance)
+        self._clock = clock or SystemClock()
+        self._jobs: dict[str, Job] = {}
+        self._thread: EngineThread | None = None
+        self._handlers: HandlerThread | None = None
+        self._pid: int | None = None
+        self._lock = threading.Lock()
+
+    # -- jobs -------------------------------------------------------------------------------------------------------
+
+    @property
+    def backend(self) -> Backend:
+        """The store's backend."""
+        return self._backend
+
+    @property
+    def jobs(self) -> Mapping[str, Job]:
+        """The jobs of this instance by name."""
+        return MappingProxyType(self._jobs)
+
+    def job(
+        self, schedule: Schedule | str, *, name: str | None = None, tz: str = "UTC", **options: Unpack[JobOptions]
+    ) -> Callable[[F], F]:
+        """Register the decorated function as a job; see `add_job`."""
+
+        def register(function: F) -> F:
+            self.add_job(function, schedule, name=name, tz=tz, **options)
+            return function
+
+        return register
+
+    def add_job(
+        self,
+        function: HandlerFunction,
+        schedule: Schedule | str,
+        *,
+        name: str | None = None,
+        tz: str = "UTC",
+        **options: Unpack[JobOptions],
+    ) -> Job:
+        """Add a job, before the start or while running. The name is the function's unless given.
+
+        Raises:
+            JobExists: the name, or an earlier name of the job, is taken.
+            OptionError: an option is unknown, unsafe or impossible on this backend (K10).
+            ScheduleError: the schedule or the zone is refused.
+        """
+        job = make_job(
+            function,
+            schedule,
+            name=name,
+            tz=tz,
+            options=options,
+            backend=self._backend,
+            clock_allowance_ms=self._allowance_ms,
+        )
+        taken = {other for entry in self._jobs.values() for other in entry.names}
+        clash = next((each for each in job.names if each in taken), None)
+        if clash is not None:
+            msg = f"job {clash!r} exists already: give one of the two another name"
+            raise JobExists(msg)
+        self._jobs[job.name] = job
+        if self._thread is not None:
+            self._thread.tell(lambda engine: engine.add_job(job))
+        return job
+
+    def remove_job(self, name: str) -> None:
+        """Remove a job from this instance; a run of it that is under way goes on to its end.
+
+        Raises:
+            UnknownJob: this instance has no such job.
+        """
+        self._known(name)
+        del self._jobs[name]
+        if self._thread is not None:
+            self._thread.tell(lambda engine: engine.remove_job(name))
+
+    def _known(self, name: str) -> Job:
+        try:
+            return self._jobs[name]
+        except KeyError:
+            msg = f"this scheduler has no job {name!r}; its jobs: {', '.join(sorted(self._jobs)[:20]) or 'none'}"
+            raise UnknownJob(msg) from None
+
+    # -- three ways to run ------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Run until SIGTERM or SIGINT, then drain and hand over; a second signal cuts the grace short. Blocks.
+
+        Async handlers run on this thread's loop, sync ones in threads.
+
+        Raises:
+            StoreSetupError: the store cannot do what the contract needs.
+        """
+        loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(loop)
+        try:
+            thread = self._begin(loop)
+            with _signals(self._stop_step):
+                loop.run_until_complete(asyncio.wrap_future(thread.finished, loop=loop))
+        finally:
+            self._end()
+            close_loop(loop)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Start on the running loop, where async handlers then run.
+
+        Returns once the store answers, or has failed to answer once; it is tried again in the background.
+
+        Raises:
+            StoreSetupError: the store cannot do what the contract needs.
+            SchedulerStateError: it is running already.
+        """
+        thread = self._begin(asyncio.get_running_loop())
+        try:
+            await asyncio.shield(asyncio.wrap_future(thread.started))
+        except BaseException:
+            thread.tell(Engine.stop_now)
+            self._end()
+            raise
+
+    async def stop(self) -> None:
+        """Stop claiming, wait for running handlers up to the grace, hand over the rest, close the store (K6)."""
+        thread = self._thread
+        if thread is None:
+            return
+        thread.tell(Engine.stop)
+        try:
+            await asyncio.shield(asyncio.wrap_future(thread.finished))
+        finally:
+            self._end()
+
+    def start_in_thread(self) -> None:
+        """Start beside an application without an event loop (WSGI, a notebook); end with `shutdown`.
+
+        Raises:
+            StoreSetupError: the store cannot do what the contract needs.
+            SchedulerStateError: it is running already.
+        """
+        handlers = HandlerThread()
+        thread = self._begin(handlers.loop)
+        handlers.start()
+        self._handlers = handlers
+        try:
+            thread.started.result()
+        except BaseException:
+            self._end()
+            raise
+
+    def shutdown(self) -> None:
+        """Stop from another thread and wait for the end; see `stop`."""
+        thread = self._thread
+        if thread is None:
+            return
+        thread.tell(Engine.stop)
+        try:
+            thread.finished.result()
+        finally:
+            self._end()
+
+    def request_stop(self) -> None:
+        """Ask for an orderly end without waiting; a second call cuts the grace short. Safe from anywhere."""
+        self._stop_step()
+
+    def _begin(self, handler_loop: asyncio.AbstractEventLoop) -> EngineThread:
+        with self._lock:
+            if self._thread is not None:
+                self._refuse_other_process()
+                msg = "this scheduler is running already"
+                raise SchedulerStateError(msg)
+            self._pid = os.getpid()
+            self._stops = 0
+            thread = self._thread = EngineThread(lambda: self._engine(handler_loop))
+        thread.start()
+        return thread
+
+    def _engine(self, handler_loop: asyncio.AbstractEventLoop) -> Engine:
+        settings = Settings(instance=self._name or instance_name(), max_running=self._max_running, grace_ms=self._grace_ms)
+        engine = Engine(self._backend, self._clock, settings, observers=self._observers, handler_loop=handler_loop)
+        for job in list(self._jobs.values()):
+            engine.add_job(job)
+        return engine
+
+    def _end(self) -> None:
+        if self._handlers is not None:
+            self._handlers.stop(1.0)
+        self._thread = self._handlers = None
+
+    def _stop_step(self) -> None:
+        thread = self._thread
+        if thread is not None:
+            self._stops += 1
+            thread.tell(Engine.stop if self._stops == 1 else Engine.stop_now)
+
+    def _refuse_other_process(self) -> None:
+        if self._pid is not None and self._pid != os.getpid():
+            msg = (
+                "this scheduler was started in the parent process and does not run in this fork: "
+                "construct it before the fork, start it after"
+            )
+            raise SchedulerStateError(msg)
+
+    # -- questions and orders while running -------------------------------------------------------------------------
+
+    async def _on_engine(self, work: Callable[[Engine], Coroutine[Any, Any, T]]) -> T:
+        thread = self._running()
+        if thread.here and thread.engine is not None:
+            return await work(thread.engine)
+        return await asyncio.wrap_future(thread.submit(lambda engine: _when_ready(engine, work)))
+
+    def _running(self) -> EngineThread:
+        thread = self._thread
+        if thread is None:
+            msg = "this scheduler is not running: start it first"
+            raise SchedulerStateError(msg)
+        self._refuse_other_process()
+        return thread
+
+    async def run_now(self, name: str, *, wait: bool = True, force: bool = False) -> RunRecord:
+        """Run a job now, on this instance, outside its schedule; never early, late or paused.
+
+        Raises:
+            UnknownJob: this instance has no such job.
+            JobRunning: it refuses overlap, a run of it is alive, and `force` is not set.
+            BackendError: the store did not answer.
+        """
+        job = self._known(name)
+        return await self._on_engine(lambda engine: run_now(engine, job, wait=wait, force=force))
+
+    async def history(self, name: str, limit: int = 100) -> list[RunRecord]:
+        """Return the newest attempts and notes of a job, newest slot first (C19)."""
+        return await self._on_engine(lambda engine: engine.store.history(name, limit=limit))
+
+    async def last_run(self, name: str) -> RunRecord | None:
+        """Return the newest attempt of a job that is not a note, or None."""
+        records = await self.history(name)
+        return next((record for record in records if not record.key.note), None)
+
+    async def pause(self, name: str) -> None:
+        """Stop first claims of a job for the whole fleet; runs under way go on (C10).
+
+        Raises:
+            OptionError: this backend cannot pause.
+        """
+        await self._set_paused(name, paused=True)
+
+    async def resume(self, name: str) -> None:
+        """Let a paused job run again, for the whole fleet."""
+        await self._set_paused(name, paused=False)
+
+    async def _set_paused(self, name: str, *, paused: bool) -> None:
+        self._known(name)
+        if not isinstance(self._backend, LeaseBackend):
+            msg = f"{type(self._backend).__name__} cannot pause a job for the fleet: use a lease backend"
+            raise OptionError(msg)
+        await self._on_engine(lambda engine: engine.store.set_paused(name, paused=paused))
+
+    def next_runs(self, name: str, count: int = 5) -> list[datetime]:
+        """Return the next slots of a job as aware datetimes, in the zone of its schedule if it has one."""
+        job = self._known(name)
+        zones = zones_of(job.schedule)
+        zone: Any = UTC
+        if len(zones) == 1:
+            from anarchon.schedule.zones import zone as zone_of
+
+            zone = zone_of(zones[0]).info
+        slots: list[datetime] = []
+        at_ms: int | None = int(self._clock.wall_ms())
+        while len(slots) < count and at_ms is not None:
+            at_ms = job.schedule.next_after(at_ms)
+            if at_ms is not None:
+                slots.append(datetime.fromtimestamp(at_ms / 1000, UTC).astimezone(zone))
+        return slots
+
+    def health(self) -> Health:
+        """Return how this instance is; cheap, no store call."""
+        engine = self._running().engine
+        unsupported = {job.name: job.unsupported for job in self._jobs.values() if job.unsupported}
+        if engine is None:
+            return Health(self._name or "", False, False, 0, 0, len(self._jobs), 0.0, unsupported)  # noqa: FBT003 - a record
+        return Health(
+            engine.settings.instance,
+            engine.ready.is_set(),
+            engine.store.failing,
+            len(engine.attempts),
+            len(engine.watch),
+            len(self._jobs),
+            engine.store.time.offset_to_wall_ms,
+            unsupported,
+        )
+
+    @property
+    def portal(self) -> Portal:
+        """The same questions and orders, blocking, for threads without a loop."""
+        return Portal(self)
+
+    def submit(self, work: Callable[[Engine], Coroutine[Any, Any, T]]) -> Future[T]:
+        """Run a coroutine on the engine's loop once it is ready; for tools."""
+        return self._running().submit(lambda engine: _when_ready(engine, work))
+
+
+class Portal:
+    """Blocking versions of a scheduler's coroutine methods; each raises what the method raises."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+
+    def _wait(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        return asyncio.run(call())
+
+    def run_now(self, name: str, *, wait: bool = True, force: bool = False) -> RunRecord:
+        """See `Scheduler.run_now`."""
+        return self._wait(lambda: self._scheduler.run_now(name, wait=wait, force=force))
+
+    def history(self, name: str, limit: int = 100) -> list[RunRecord]:
+        """See `Scheduler.history`."""
+        return self._wait(lambda: self._scheduler.history(name, limit))
+
+    def last_run(self, name: str) -> RunRecord | None:
+        """See `Scheduler.last_run`."""
+        return self._wait(lambda: self._scheduler.last_run(name))
+
+    def pause(self, name: str) -> None:
+        """See `Scheduler.pause`."""
+        self._wait(lambda: self._scheduler.pause(name))
+
+    def resume(self, name: str) -> None:
+        """See `Scheduler.resume`."""
+        self._wait(lambda: self._scheduler.resume(name))
+
+
+def instance_name() -> str:
+    """Return a name for this process that no other has: host, pid and four random digits."""
+    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
+
+
+def _choose(url: str | None, backend: Backend | None, manager: Any) -> Backend:
+    if backend is not None:
+        if url is not None or not isinstance(backend, Backend):
+            msg = "give a URL or a backend object, not both" if url is not None else f"{backend!r:.80} is no backend"
+            raise ConfigurationError(msg)
+        return backend
+    url = url if url is not None else os.environ.get(URL_VARIABLE)
+    if not url:
+        msg = f"no store: write Scheduler('sqlite:///cron.db'), or set {URL_VARIABLE}"
+        raise ConfigurationError(msg)
+    return create_backend(url, manager)
+
+
+async def _when_ready(engine: Engine, work: Callable[[Engine], Coroutine[Any, Any, T]]) -> T:
+    try:
+        async with asyncio.timeout(engine.store.limits.call_timeout_ms / 1000):
+            await engine.ready.wait()
+    except TimeoutError:
+        msg = "the store has not been reached yet; the scheduler goes on trying"
+        raise BackendUnavailable(msg) from None
+    return await work(engine)
+
+
+class _signals:  # noqa: N801 - reads as a statement
+    """While in force, SIGTERM and SIGINT call a function; elsewhere than on the main thread nothing is installed."""
+
+    def __init__(self, step: Callable[[], None]) -> None:
+        self._step = step
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._before[number] = signal.signal(number, self._caught)
+
+    def _caught(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        _log.info("%s: stopping", signal.Signals(number).name)
+        self._step()
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
