@@ -1,0 +1,93 @@
+"""The clients of one target for the length of one test: opened on demand, on job names of their own, always closed."""
+
+from __future__ import annotations
+
+import secrets
+from types import TracebackType
+from typing import Self
+
+from anarchon.backend import Backend, LeaseBackend
+from anarchon.types import ClaimRequest, Limits, RunKey, new_token
+
+from anarchon_conformance.target import Target
+
+__all__ = ["Arena"]
+
+
+class Arena:
+    """Opens clients of a target and closes them all at the end of the `async with`."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self._open: list[Backend] = []
+        self._limits: Limits | None = None
+        self._lease: bool | None = None
+        self._offset_ms = 0.0
+
+    async def __aenter__(self) -> Self:
+        first = await self.client()
+        self._limits = first.limits
+        self._lease = isinstance(first, LeaseBackend)
+        clock = self.target.clock
+        store_ms = await first.now_ms()
+        self._offset_ms = (clock.wall_ms() if store_ms is None else store_ms) - clock.monotonic_ms()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        while self._open:
+            await self._open.pop().close()
+
+    @property
+    def first(self) -> Backend:
+        """The client that was opened first."""
+        return self._open[0]
+
+    @property
+    def limits(self) -> Limits:
+        """The limits of the target's backend."""
+        assert self._limits is not None, "enter the arena first"
+        return self._limits
+
+    @property
+    def lease(self) -> bool:
+        """Whether the target is a lease backend."""
+        assert self._lease is not None, "enter the arena first"
+        return self._lease
+
+    async def client(self, backend: Backend | None = None) -> Backend:
+        """Open a client of the target's own URL, or the given unopened one; it is closed with the arena."""
+        made = backend if backend is not None else self.target.make(self.target.url)
+        self._open.append(made)
+        await made.open()
+        return made
+
+    async def lease_client(self, backend: Backend | None = None) -> LeaseBackend:
+        """Open a client of a lease backend."""
+        made = await self.client(backend)
+        assert isinstance(made, LeaseBackend), f"{type(made).__name__} is no lease backend"
+        return made
+
+    def job(self, hint: str = "job") -> str:
+        """Return a job name that nobody else uses and that the backend accepts."""
+        for name in (f"{hint}-{secrets.token_hex(6)}", f"{hint.replace('-', '')}{secrets.token_hex(6)}"):
+            try:
+                self.limits.check_job_name(name)
+            except ValueError:
+                continue
+            return name
+        msg = f"no job name of the kit matches limits.job_name = {self.limits.job_name!r}"
+        raise ValueError(msg)
+
+    def store_now_ms(self) -> int:
+        """Return the store's clock as measured at the start of the arena: good to a round trip unless it was stepped."""
+        return int(self.target.clock.monotonic_ms() + self._offset_ms)
+
+    def key(self, job: str, *, ago_ms: int = 1_000, space: str = "") -> RunKey:
+        """Return a slot of a job that lies `ago_ms` before the store's now."""
+        return RunKey(job, self.store_now_ms() - ago_ms, space)
+
+    def request(
+        self, key: RunKey, *, token: str = "", instance: str = "a", lease_ms: int = 30_000, **options: int
+    ) -> ClaimRequest:
+        """Return a claim request with a new token unless one is given; `options` are further fields of the request."""
+        return ClaimRequest(key=key, token=token or new_token(), instance=instance, lease_ms=lease_ms, **options)  # type: ignore[arg-type]
