@@ -2,18 +2,26 @@
 
 A test is `async def test_c12_<behaviour>(self, arena: Arena) -> None`; the number in the name is its clause. It fails by
 `assert` or by raising `Violation`; it raises `NotClaimed` (or calls `Target.require`) where the backend does not promise it.
+A subclass turns each of them into a plain function, so that pytest needs no plugin to run it.
 """
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import inspect
 import re
-from collections.abc import Iterator
-from typing import ClassVar
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, ClassVar
 
-from anarchon_conformance.target import Target
+from anarchon_conformance.arena import Arena
+from anarchon_conformance.report import Check, Failure, RunOptions, Tier, TierResult, Verdict
+from anarchon_conformance.target import MissingMethod, NotClaimed, Target
 
-__all__ = ["Suite", "Violation", "clause_of", "tests_of"]
+__all__ = ["TEST_MS", "Suite", "Violation", "clause_of", "run_suite", "run_test", "tests_of"]
+
+TEST_MS = 60_000
+"""The most that one clause test may take, waits for lease ends included (C23)."""
 
 _NAME = re.compile(r"test_c(\d+)_")
 
@@ -31,6 +39,36 @@ class Suite:
 
     target: ClassVar[Target]
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for name, value in list(vars(cls).items()):
+            if _NAME.match(name) and inspect.iscoroutinefunction(value):
+                setattr(cls, name, _plain(value))
+
+
+def _plain(test: Callable[[Any, Arena], Awaitable[None]]) -> Callable[[Any], None]:
+    """Return a function for pytest that runs an asynchronous test in an arena of its own."""
+
+    @functools.wraps(test)
+    def run(self: Suite) -> None:
+        import pytest
+
+        name = test.__name__
+        waiver = self.target.waivers.get(clause_of(name))
+        try:
+            asyncio.run(run_test(self, name))
+        except MissingMethod as reason:
+            pytest.skip(f"not run: {reason}")
+        except NotClaimed as reason:
+            pytest.skip(f"not claimed: {reason}")
+        except AssertionError:
+            if waiver is None:
+                raise
+            pytest.xfail(f"waived: {waiver}")
+
+    run.__signature__ = inspect.Signature([inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)])  # type: ignore[attr-defined]
+    return run
+
 
 def clause_of(name: str) -> str:
     """Return the clause that a test's name cites, for example C12 of `test_c12_one_winner`."""
@@ -40,8 +78,49 @@ def clause_of(name: str) -> str:
 
 
 def tests_of(suite: type[Suite]) -> Iterator[tuple[str, str]]:
-    """Yield clause and name of each test, in the order of the clauses, then of the source."""
-    names = [name for name, _ in inspect.getmembers(suite, inspect.iscoroutinefunction) if _NAME.match(name)]
-    names.sort(key=lambda name: (int(clause_of(name)[1:]), inspect.getsourcelines(getattr(suite, name))[1]))
-    for name in names:
+    """Yield clause and name of each test, in the order of the clauses, then of the names."""
+    names = [name for name in dir(suite) if _NAME.match(name)]
+    for name in sorted(names, key=lambda name: (int(clause_of(name)[1:]), name)):
         yield clause_of(name), name
+
+
+async def run_test(suite: Suite, name: str) -> None:
+    """Run one test in an arena of its own.
+
+    Raises:
+        Violation: it took longer than `TEST_MS` (C23); a failing test raises what it raises.
+    """
+    test = inspect.unwrap(getattr(type(suite), name))
+    try:
+        async with asyncio.timeout(TEST_MS / 1000) as limit, Arena(suite.target) as arena:
+            await test(suite, arena)
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        msg = f"{name} did not end within {TEST_MS / 1000:g} s"
+        raise Violation(msg, clause="C23") from None
+
+
+async def run_suite(suite: Suite, options: RunOptions) -> TierResult:
+    """Run every test of a suite, or the one that `options.replay` names, and return what was found."""
+    clock = suite.target.clock
+    start_ms = clock.monotonic_ms()
+    wanted = [(clause, name) for clause, name in tests_of(type(suite)) if options.replay in {None, name}]
+    checks = tuple([await _check(suite, clause, name) for clause, name in wanted])
+    return TierResult(Tier.CLAUSES, checks, elapsed_ms=clock.monotonic_ms() - start_ms)
+
+
+async def _check(suite: Suite, clause: str, name: str) -> Check:
+    try:
+        await run_test(suite, name)
+    except MissingMethod as reason:
+        return Check(clause, Tier.CLAUSES, Verdict.NOT_RUN, detail=str(reason))
+    except NotClaimed as reason:
+        return Check(clause, Tier.CLAUSES, Verdict.NOT_CLAIMED, detail=str(reason))
+    except Exception as error:  # border: backend call - a store under test may raise anything
+        story = getattr(error, "story", ())
+        told = getattr(error, "clause", "") or clause
+        head = str(getattr(error, "sentence", "")) or f"{type(error).__name__}: {error}".removeprefix("AssertionError: ")
+        failure = Failure(told, name, (*head.splitlines(), *story), f"clauses:{name}")
+        return Check(told, Tier.CLAUSES, Verdict.VIOLATED, detail=head.partition("\n")[0], failure=failure)
+    return Check(clause, Tier.CLAUSES, Verdict.PASS)
