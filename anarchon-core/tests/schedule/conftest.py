@@ -68,7 +68,8 @@ class Slots:
 
     def between(self, schedule: Any, begin: str, end: str) -> list[str | None]:
         """Return the slots with begin <= slot < end."""
-        found, t_ms, limit = [], schedule.next_after(self.ms(begin) - 1), 10_000
+        found: list[str | None] = []
+        t_ms, limit = schedule.next_after(self.ms(begin) - 1), 10_000
         while t_ms is not None and t_ms < self.ms(end) and len(found) < limit:
             found.append(self.iso(t_ms))
             t_ms = schedule.next_after(t_ms)

@@ -11,10 +11,8 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from pathlib import Path
+from importlib.resources import files
 from zoneinfo import ZoneInfo
-
-import tzdata
 
 NAIVE_EPOCH = datetime(1970, 1, 1)
 DAY_S = 86_400
@@ -76,7 +74,7 @@ ZONES = (
 
 
 def load_zone(name: str) -> ZoneInfo:
-    with (Path(tzdata.__file__).parent / "zoneinfo" / name).open("rb") as file:
+    with (files("tzdata") / "zoneinfo" / name).open("rb") as file:
         return ZoneInfo.from_file(file, key=name)
 
 

@@ -70,17 +70,14 @@ class BaseSchedule(ABC):
 
         return excluding(self, what, digest=digest)
 
-    def __or__(self, other: Schedule | str) -> Schedule:
-        """Return the schedule that has the slots of both."""
+    def __or__(self, other: Schedule | str) -> BaseSchedule:
+        """Return the schedule that has the slots of both; a text is an expression in UTC."""
         from anarchon.schedule.combine import any_of
 
-        return any_of(self, other)
+        joined = any_of(self, other)
+        return joined if isinstance(joined, BaseSchedule) else self
 
-    def __ror__(self, other: Schedule | str) -> Schedule:
-        """Return the schedule that has the slots of both."""
-        from anarchon.schedule.combine import any_of
-
-        return any_of(other, self)
+    __ror__ = __or__
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, BaseSchedule) and (self is other or self.digest == other.digest)
