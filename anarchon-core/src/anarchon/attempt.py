@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -67,6 +68,7 @@ class Attempts:
         watch: Watch,
         host: HandlerHost,
         max_running: int,
+        ended: Callable[[RunKey], None],
     ) -> None:
         self._context = context
         self._store = context.store
@@ -74,6 +76,7 @@ class Attempts:
         self._keeper = keeper
         self._watch = watch
         self._host = host
+        self._ended_here = ended
         self._places = asyncio.Semaphore(max_running)
         self._grants: dict[RunKey, Grant] = {}
         self._jobs: dict[str, int] = {}
@@ -155,6 +158,7 @@ class Attempts:
         if left > 0:
             self._jobs[grant.job.name] = left
         self.give_place()
+        self._ended_here(grant.run.key)
 
     # -- while the handler runs -------------------------------------------------------------------------------------
 
@@ -330,9 +334,7 @@ class Attempts:
         run, late_ms = grant.run, int(self._store.time.now_ms() - grant.run.slot_ms)
         if run.attempt > 1:
             _log.warning("%s: slot %d taken over as attempt %d from %s", run.job, run.slot_ms, run.attempt, grant.claim.winner)
-            self._context.tell(
-                "run_taken_over", key=run.key, attempt=run.attempt, previous=grant.claim.winner
-            )
+            self._context.tell("run_taken_over", key=run.key, attempt=run.attempt, previous=grant.claim.winner)
         self._context.tell("run_started", key=run.key, attempt=run.attempt, late_ms=late_ms)
 
     def _tell_lost(self, grant: Grant) -> None:

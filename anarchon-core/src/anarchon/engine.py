@@ -10,7 +10,7 @@ from typing import Any
 
 from anarchon.attempt import Attempts
 from anarchon.backend import Backend
-from anarchon.catchup import slots_passed
+from anarchon.catchup import CatchUpSweeper
 from anarchon.clock import Clock, Moment
 from anarchon.context import Context
 from anarchon.errors import BackendError, StoreDamaged, StoreSetupError
@@ -64,7 +64,7 @@ class Engine:
     ) -> None:
         self.settings = settings
         self.store = Store(backend, clock, observers, settings.instance)
-        self.context = context = Context(settings.instance, clock, self.store, observers)
+        self.context = context = Context(settings.instance, clock, self.store, observers, self.spawn, self.spawn_idle)
         self.jobs: dict[str, Job] = {}
         self.ready = asyncio.Event()
         self.tried = asyncio.Event()
@@ -77,6 +77,7 @@ class Engine:
             keeper=self._keeper,
             watch=self.watch,
             host=HandlerHost(handler_loop),
+            ended=self._run_ended,
             max_running=settings.max_running,
         )
         self._disagreements = Disagreements(context)
@@ -86,10 +87,10 @@ class Engine:
             watch=self.watch,
             notes=self.notes,
             put_back=self._put_back,
-            spawn=self.spawn,
             info=job_info,
             disagrees=self._disagreements.found,
         )
+        self.sweeper = CatchUpSweeper(context, self.notes, self.runner.catch_up)
         self._ticker = Ticker(clock.uniform_ms, self._schedule_failed)
         self._wake = asyncio.Event()
         self._stopping = asyncio.Event()
@@ -97,6 +98,7 @@ class Engine:
         self._drained = asyncio.Event()
         self._change = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._idle_tasks: set[asyncio.Task[None]] = set()
 
     # -- jobs -------------------------------------------------------------------------------------------------------
 
@@ -131,8 +133,15 @@ class Engine:
         self._tasks.add(task)
         task.add_done_callback(self._done)
 
+    def spawn_idle(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something that nobody waits for at the end: it is dropped when the engine stops."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._idle_tasks.add(task)
+        task.add_done_callback(self._done)
+
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
+        self._idle_tasks.discard(task)
         self._change.set()
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.critical("a defect in anarchon, please report it", exc_info=error)
@@ -145,7 +154,10 @@ class Engine:
         self._wake.set()
 
     def _run_ended(self, key: RunKey) -> None:
-        """A watched run came to its end."""
+        """A run of this instance's or a watched one came to its end: a queued slot may go on."""
+        job = self.jobs.get(key.job)
+        if job is not None:
+            self.runner.blocker_ended(job)
 
     # -- life -------------------------------------------------------------------------------------------------------
 
@@ -219,8 +231,15 @@ class Engine:
         for job in self.jobs.values():
             self._ticker.add(job, now_ms)
         await self._recover()
-        for due in await slots_passed(self.store, self.jobs.values(), now_ms):
+        jobs = list(self.jobs.values())
+        try:
+            passed = await self.sweeper.newest(jobs, now_ms)
+        except BackendError as error:
+            _log.warning("passed slots could not be looked for: %s", error)
+            passed = []
+        for due in passed:
             self.spawn(self.runner.slot(due))
+        self.spawn_idle(self.sweeper.sweep_all(jobs))
 
     async def _recover(self) -> None:
         try:
@@ -255,7 +274,8 @@ class Engine:
             await self._clock.wait(self._wake, wait_ms)
 
     def _passed(self, gap: Gap) -> None:
-        """Slots passed while this instance could not look."""
+        """Slots passed while this instance could not look: see to them in the background."""
+        self.spawn_idle(self.sweeper.sweep(gap.job))
 
     async def _measure(self) -> None:
         """After a step of the wall clock: learn the store's time again, and start over if it went back."""
@@ -271,6 +291,8 @@ class Engine:
 
     async def _drain(self) -> None:
         """Wait for what runs, then hand over, then let go (K6)."""
+        for task in list(self._idle_tasks):
+            task.cancel()
         begun = self._clock.moment()
         grace_ms = float(self.settings.grace_ms)
         reserve_ms = min(HAND_OVER_MOST_MS, grace_ms / HAND_OVER_SHARE)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from anarchon.attempt import Attempts, Grant
 from anarchon.context import Context
 from anarchon.errors import BackendError
 from anarchon.job import Job, Overlap
 from anarchon.notes import Notes
+from anarchon.queue import SlotQueue
 from anarchon.ticker import Due
-from anarchon.types import Claim, ClaimRequest, Outcome, RunKey, new_token
+from anarchon.types import SLOT, Claim, ClaimRequest, Outcome, RunKey, new_token
 from anarchon.watch import Watch, Watched
 
 __all__ = ["Runner"]
@@ -49,7 +49,6 @@ class Runner:
         watch: Watch,
         notes: Notes,
         put_back: Callable[[Due], None],
-        spawn: Callable[[Coroutine[Any, Any, None]], None],
         info: Callable[[Job, int], str],
         disagrees: Callable[[Job, str, str], None],
     ) -> None:
@@ -60,9 +59,9 @@ class Runner:
         self._watch = watch
         self._notes = notes
         self._put_back = put_back
-        self._spawn = spawn
         self._info = info
         self._disagrees = disagrees
+        self._queue = SlotQueue()
         self._turns: dict[str, asyncio.Lock] = {}
         self.stopping = False
 
@@ -93,6 +92,27 @@ class Runner:
         if answer.grant:
             await self._attempts.carry_out(answer.grant)
 
+    async def catch_up(self, job: Job, slot_ms: int) -> None:
+        """Claim a slot of the past with the catch-up window for `max_late`, and carry it out before the next one.
+
+        An overlap means wait: the slot is asked for again until its window is over (K11).
+        """
+        patient = replace(job, max_late_ms=job.catch_up_window_ms)
+        key = RunKey(job.name, slot_ms)
+        due = Due(patient, slot_ms, self._store.time.now_ms())
+        while not self.stopping and key not in self._attempts:
+            async with self._turn(job):
+                answer = await self._blocked_by_older(patient, key) or await self._ask(patient, key, job.lease_ms)
+            if answer.grant:
+                self._context.spawn(self._attempts.carry_out(answer.grant))
+                await answer.grant.ended.wait()
+                return
+            if answer.claim.outcome is not Outcome.OVERLAP:
+                await self._refused(due, key, answer)
+                return
+            self._watch_blocker(job, answer.claim)
+            await self._clock.sleep_ms(max(job.heartbeat_ms / 2, RETRY_MOST_MS))
+
     async def manual(self, job: Job, key: RunKey, *, force: bool) -> tuple[Claim, Grant | None]:
         """Claim a run that somebody asked for; the caller hands the grant to `attempts`.
 
@@ -115,6 +135,7 @@ class Runner:
     def forget(self, name: str) -> None:
         """Drop what is kept about a removed job."""
         self._turns.pop(name, None)
+        self._queue.drop(name)
 
     def _window_ms(self, job: Job, key: RunKey) -> float:
         return job.max_late_ms - (self._store.time.now_ms() - key.slot_ms)
@@ -129,7 +150,7 @@ class Runner:
             answer = await self._ask(job, watched.key, job.lease_ms, abandoned=watched.abandoned)
             self._seen(watched, answer)
             if answer.grant:
-                self._spawn(self._attempts.carry_out(answer.grant))
+                self._context.spawn(self._attempts.carry_out(answer.grant))
             if answer.claim.outcome in {Outcome.WON, Outcome.RUNNING}:
                 winner = self._context.instance if answer.grant else answer.claim.winner
                 return _Answer(replace(answer.claim, outcome=Outcome.OVERLAP, other=watched.key, winner=winner))
@@ -230,12 +251,57 @@ class Runner:
         await self._notes.missed(job, key, f"claimed {late_s:.1f} s after its time, over max_late={job.max_late_ms / 1000:g} s")
 
     async def _overlap(self, job: Job, key: RunKey, claim: Claim) -> None:
+        self._watch_blocker(job, claim)
+        refused: int | None = key.slot_ms
+        if job.overlap is Overlap.QUEUE:
+            refused = self._queue.keep(job.name, key.slot_ms)
+        if refused is None:
+            return
         blocker = claim.other
-        if blocker is not None and blocker not in self._attempts and not blocker.note:
-            self._watch.add(job, blocker, claim.left_ms)  # K12
         by = f" of {claim.winner}" if claim.winner else ""
         which = f"the run of slot {blocker.slot_ms}{by}" if blocker else "an earlier run"
-        await self._notes.skipped(job, key, f"overlap: {which} was still running")
+        queued = ", and another slot is queued" if job.overlap is Overlap.QUEUE else ""
+        await self._notes.skipped(job, replace(key, slot_ms=refused), f"overlap: {which} was still running{queued}")
+
+    def _watch_blocker(self, job: Job, claim: Claim) -> None:
+        blocker = claim.other
+        if blocker is not None and blocker not in self._attempts:
+            self._watch.add(job, blocker, claim.left_ms)  # K12
+
+    # -- a queued slot ----------------------------------------------------------------------------------------------
+
+    def blocker_ended(self, job: Job) -> None:
+        """Claim the queued slot of a job, if there is one, now that a run of the job has ended."""
+        if self._queue.get(job.name) is not None and not self.stopping:
+            self._context.spawn(self._queued(job))
+
+    async def _queued(self, job: Job) -> None:
+        patient = replace(job, max_late_ms=job.catch_up_window_ms)
+        async with self._turn(job):
+            slot_ms = self._queue.get(job.name)
+            if slot_ms is None or self.stopping:
+                return
+            key = RunKey(job.name, slot_ms)
+            if await self._overtaken(key):
+                self._queue.drop(job.name)
+                await self._notes.skipped(job, key, "overlap: while it was queued, a run of a newer slot started")
+                return
+            answer = await self._blocked_by_older(patient, key) or await self._ask(patient, key, job.lease_ms)
+            if answer.claim.outcome is Outcome.OVERLAP:  # K11: wait, never drop
+                self._watch_blocker(job, answer.claim)
+                return
+            self._queue.drop(job.name)
+        if answer.grant:
+            await self._attempts.carry_out(answer.grant)
+        else:
+            await self._refused(Due(patient, slot_ms, self._store.time.now_ms()), key, answer)
+
+    async def _overtaken(self, key: RunKey) -> bool:
+        try:
+            records = await self._store.history(key.job, limit=50, since_ms=key.slot_ms + 1)
+        except BackendError:
+            return False
+        return any(record.space == SLOT for record in records)
 
     async def _unknown(self, job: Job, key: RunKey, error: BackendError | None) -> None:
         """After the late window: see what became of the slot; note it only if nothing did (K2)."""

@@ -6,14 +6,12 @@ import asyncio
 import logging
 import os
 import secrets
-import signal
 import socket
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from types import FrameType, MappingProxyType, TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 from anarchon.backend import Backend, LeaseBackend
@@ -21,35 +19,24 @@ from anarchon.clock import Clock, SystemClock
 from anarchon.engine import Engine, Settings
 from anarchon.errors import BackendUnavailable, ConfigurationError, JobExists, OptionError, SchedulerStateError, UnknownJob
 from anarchon.handlers import HandlerFunction
+from anarchon.health import Health
 from anarchon.job import Duration, Job, JobOptions, duration_ms, make_job
 from anarchon.manual import run_now
 from anarchon.plugins import Observers, new_manager
+from anarchon.portal import Portal
 from anarchon.registry import create_backend
 from anarchon.runtime import EngineThread, HandlerThread, close_loop
 from anarchon.schedule import Schedule, zones_of
+from anarchon.signals import StopSignals
 from anarchon.types import RunRecord
 
-__all__ = ["Health", "Portal", "Scheduler"]
+__all__ = ["Scheduler"]
 
 URL_VARIABLE = "ANARCHON_URL"
 F = TypeVar("F", bound=HandlerFunction)
 T = TypeVar("T")
 
 _log = logging.getLogger("anarchon.scheduler")
-
-
-@dataclass(frozen=True, slots=True)
-class Health:
-    """How an instance is, for a health endpoint. `unsupported` lists, by job, what the backend does not do for it."""
-
-    instance: str
-    ready: bool
-    store_failing: bool
-    running: int
-    watched: int
-    jobs: int
-    clock_offset_ms: float
-    unsupported: Mapping[str, tuple[str, ...]]
 
 
 class Scheduler:
@@ -183,7 +170,7 @@ class Scheduler:
         asyncio.set_event_loop(loop)
         try:
             thread = self._begin(loop)
-            with _signals(self._stop_step):
+            with StopSignals(self._stop_step):
                 loop.run_until_complete(asyncio.wrap_future(thread.finished, loop=loop))
         finally:
             self._end()
@@ -393,36 +380,6 @@ class Scheduler:
         return self._running().submit(lambda engine: _when_ready(engine, work))
 
 
-class Portal:
-    """Blocking versions of a scheduler's coroutine methods; each raises what the method raises."""
-
-    def __init__(self, scheduler: Scheduler) -> None:
-        self._scheduler = scheduler
-
-    def _wait(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        return asyncio.run(call())
-
-    def run_now(self, name: str, *, wait: bool = True, force: bool = False) -> RunRecord:
-        """See `Scheduler.run_now`."""
-        return self._wait(lambda: self._scheduler.run_now(name, wait=wait, force=force))
-
-    def history(self, name: str, limit: int = 100) -> list[RunRecord]:
-        """See `Scheduler.history`."""
-        return self._wait(lambda: self._scheduler.history(name, limit))
-
-    def last_run(self, name: str) -> RunRecord | None:
-        """See `Scheduler.last_run`."""
-        return self._wait(lambda: self._scheduler.last_run(name))
-
-    def pause(self, name: str) -> None:
-        """See `Scheduler.pause`."""
-        self._wait(lambda: self._scheduler.pause(name))
-
-    def resume(self, name: str) -> None:
-        """See `Scheduler.resume`."""
-        self._wait(lambda: self._scheduler.resume(name))
-
-
 def instance_name() -> str:
     """Return a name for this process that no other has: host, pid and four random digits."""
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
@@ -449,26 +406,3 @@ async def _when_ready(engine: Engine, work: Callable[[Engine], Coroutine[Any, An
         msg = "the store has not been reached yet; the scheduler goes on trying"
         raise BackendUnavailable(msg) from None
     return await work(engine)
-
-
-class _signals:  # noqa: N801 - reads as a statement
-    """While in force, SIGTERM and SIGINT call a function; elsewhere than on the main thread nothing is installed."""
-
-    def __init__(self, step: Callable[[], None]) -> None:
-        self._step = step
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> None:
-        if threading.current_thread() is not threading.main_thread():
-            return
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self._before[number] = signal.signal(number, self._caught)
-
-    def _caught(self, number: int, frame: FrameType | None) -> None:
-        del frame
-        _log.info("%s: stopping", signal.Signals(number).name)
-        self._step()
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
