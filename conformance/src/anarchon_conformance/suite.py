@@ -71,10 +71,10 @@ def _plain(test: Callable[[Any, Arena], Awaitable[None]]) -> Callable[[Any], Non
 
 
 def clause_of(name: str) -> str:
-    """Return the clause that a test's name cites, for example C12 of `test_c12_one_winner`."""
+    """Return the clause that a test's name cites, for example C1 of `test_c01_one_winner`."""
     match = _NAME.match(name)
     assert match is not None, f"{name}: a clause test is called test_c<number>_<behaviour>"
-    return f"C{match[1]}"
+    return f"C{int(match[1])}"
 
 
 def tests_of(suite: type[Suite]) -> Iterator[tuple[str, str]]:
