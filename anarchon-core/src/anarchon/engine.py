@@ -68,6 +68,7 @@ class Engine:
         self.jobs: dict[str, Job] = {}
         self.ready = asyncio.Event()
         self.tried = asyncio.Event()
+        self.defects: list[BaseException] = []
         self._clock = clock
         self._keeper = Keeper(context)
         self.watch = Watch(context, take=self._take, ended=self._run_ended, find_job=self._find_job, runs_here=self._runs_here)
@@ -144,6 +145,7 @@ class Engine:
         self._idle_tasks.discard(task)
         self._change.set()
         if not task.cancelled() and (error := task.exception()) is not None:
+            self.defects = [*self.defects[-9:], error]
             _log.critical("a defect in anarchon, please report it", exc_info=error)
 
     def _take(self, watched: Watched) -> None:
@@ -191,7 +193,8 @@ class Engine:
     def stop(self) -> None:
         """Ask for an orderly end: no new claims, then the grace, then hand-over (K6)."""
         self._stopping.set()
-        self.runner.stopping = self.attempts.stopping = True
+        self.runner.stop()
+        self.attempts.stopping = True
         self._wake.set()
         self.watch.wake()
         self.store.returned.set()

@@ -63,7 +63,16 @@ class Runner:
         self._disagrees = disagrees
         self._queue = SlotQueue()
         self._turns: dict[str, asyncio.Lock] = {}
-        self.stopping = False
+        self._stopped = asyncio.Event()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether no new claims are made."""
+        return self._stopped.is_set()
+
+    def stop(self) -> None:
+        """Make no new claims."""
+        self._stopped.set()
 
     # -- the three ways in ------------------------------------------------------------------------------------------
 
@@ -261,7 +270,20 @@ class Runner:
         by = f" of {claim.winner}" if claim.winner else ""
         which = f"the run of slot {blocker.slot_ms}{by}" if blocker else "an earlier run"
         queued = ", and another slot is queued" if job.overlap is Overlap.QUEUE else ""
-        await self._notes.skipped(job, replace(key, slot_ms=refused), f"overlap: {which} was still running{queued}")
+        reason = f"overlap: {which} was still running{queued}"
+        self._context.spawn(self._note_overlap(job, replace(key, slot_ms=refused), reason))
+
+    async def _note_overlap(self, job: Job, key: RunKey, reason: str) -> None:
+        """Note a refused slot once the fleet's jitter is over: until then another instance may find the job free."""
+        wait_ms = key.slot_ms + job.jitter_most_ms - self._store.time.now_ms()
+        await self._clock.wait(self._stopped, wait_ms)
+        if wait_ms > 0 and self._store.lease is not None:
+            try:
+                if (await self._store.check([key]))[0] is not None:
+                    return
+            except BackendError as error:
+                _log.debug("%s: slot %d could not be looked at before its note: %s", job.name, key.slot_ms, error)
+        await self._notes.skipped(job, key, reason)
 
     def _watch_blocker(self, job: Job, claim: Claim) -> None:
         blocker = claim.other

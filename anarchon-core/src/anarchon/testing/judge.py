@@ -1,0 +1,232 @@
+"""What a simulation must not show; each check names its clause."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from anarchon.job import CatchUp, Job
+from anarchon.schedule import zones_of
+from anarchon.schedule.zones import year_table
+from anarchon.testing.faults import FaultKind
+from anarchon.testing.tape import Attempt, Mark, Outage, Report
+from anarchon.types import RunKey, RunRecord, RunStatus
+
+if TYPE_CHECKING:
+    from anarchon.testing.simulate import Plan
+
+__all__ = ["Lives", "judge"]
+
+READY_MS = 6_000
+"""An instance counts as able to claim this long after its start or the end of its trouble."""
+CLAIM_MS = 12_000
+"""How long a healthy instance may take from a slot's jitter to its run: two calls that time out, and one that works."""
+TAKEOVER_SLACK_MS = 1_000
+SLOTS_MAX = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class Lives:
+    """Who could be counted on when; times are true milliseconds."""
+
+    end_ms: float
+    spans: dict[str, tuple[float, float, int]]
+    outages: dict[str, list[Outage]]
+
+    def healthy(self, begin_ms: float, end_ms: float, lists: Iterable[int]) -> list[str]:
+        """Return the instances that were up and undisturbed for a whole span, with one of the job lists."""
+        wanted = set(lists)
+        return [
+            name
+            for name, (born_ms, died_ms, list_index) in self.spans.items()
+            if list_index in wanted
+            and (born_ms == 0 or born_ms + READY_MS <= begin_ms)
+            and end_ms <= died_ms
+            and not self.troubled(name, begin_ms - READY_MS, end_ms)
+        ]
+
+    def troubled(self, name: str, begin_ms: float, end_ms: float) -> bool:
+        """Whether an instance had any trouble in a span."""
+        return any(out.begin_ms <= end_ms and begin_ms <= out.end_ms for out in self.outages.get(name, ()))
+
+
+def judge(report: Report, lists: tuple[list[Job], list[Job]], plan: Plan, lives: Lives) -> None:
+    """Fill in the violations, the marks and the counts of a report."""
+    jobs = {job.name: job for jobs in lists for job in jobs}
+    stepped = any(fault.kind is FaultKind.STORE_STEP for fault in plan.faults)
+    by_key: dict[RunKey, list[Attempt]] = defaultdict(list)
+    for attempt in report.attempts:
+        by_key[attempt.key].append(attempt)
+    found = report.violations
+    found += _single_winner(by_key)
+    found += _told_once(report)
+    if not stepped:
+        found += _never_early(report.attempts)
+        found += _local_deadline(by_key, lives)
+        found += _takeover_times(by_key, jobs, lives, lists)
+        found += _nothing_lost(report, lists, plan, lives)
+    found += _all_ended(report, int((plan.start + plan.duration).timestamp() * 1000))
+    _count_overlaps(report, by_key, jobs, lives)
+    if any(_changes(job, plan) for job in jobs.values()):
+        report.marks[Mark.DAYLIGHT_SAVING] += 1
+
+
+def _say(attempt: Attempt) -> str:
+    return f"{attempt.key.job} slot {attempt.key.slot_ms}{attempt.key.space} attempt {attempt.attempt} on {attempt.instance}"
+
+
+def _single_winner(by_key: dict[RunKey, list[Attempt]]) -> Iterator[str]:
+    for attempts in by_key.values():
+        for number, count in Counter(attempt.attempt for attempt in attempts).items():
+            if count > 1:
+                yield f"C1: {_say(attempts[0])}: attempt {number} was started {count} times"
+        finished = [attempt for attempt in attempts if attempt.recorded and attempt.end == "done"]
+        if len(finished) > 1:
+            yield f"C18: {_say(finished[0])} was finished {len(finished)} times"
+        for attempt in finished:
+            later = [other for other in attempts if other.attempt > attempt.attempt]
+            if later:
+                yield f"C18: {_say(attempt)} was finished, yet attempt {later[0].attempt} started"
+
+
+def _told_once(report: Report) -> Iterator[str]:
+    told = Counter(
+        (told.event, told.key)
+        for told in report.told
+        if told.event in {"slot_skipped", "run_missed"} and "(not recorded)" not in told.reason
+    )
+    for (event, key), count in told.items():
+        if count > 1:
+            yield f"K13: {event} of {key.job} slot {key.slot_ms} was told {count} times"
+
+
+def _never_early(attempts: Sequence[Attempt]) -> Iterator[str]:
+    for attempt in attempts:
+        if attempt.store_ms < attempt.key.slot_ms:
+            yield f"C9: {_say(attempt)} started {attempt.key.slot_ms - attempt.store_ms:.0f} ms early"
+
+
+def _local_deadline(by_key: dict[RunKey, list[Attempt]], lives: Lives) -> Iterator[str]:
+    """K1: when the next attempt starts, the one before has ended, or been told, or its instance was frozen or dead."""
+    for attempts in by_key.values():
+        ordered = sorted(attempts, key=lambda attempt: attempt.attempt)
+        for before, after in pairwise(ordered):
+            over_ms = min(
+                before.end_ms if before.end_ms is not None else float("inf"),
+                before.lost_ms if before.lost_ms is not None else float("inf"),
+            )
+            frozen = any(
+                out.kind == FaultKind.PAUSE and out.begin_ms <= after.start_ms <= out.end_ms + READY_MS
+                for out in lives.outages.get(before.instance, ())
+            )
+            if over_ms > after.start_ms + 1 and not frozen:
+                yield f"K1: {_say(after)} started while {_say(before)} still believed in its lease"
+
+
+def _takeover_times(
+    by_key: dict[RunKey, list[Attempt]], jobs: dict[str, Job], lives: Lives, lists: tuple[list[Job], list[Job]]
+) -> Iterator[str]:
+    for key, attempts in by_key.items():
+        job = jobs.get(key.job)
+        if job is None:
+            continue
+        for attempt in attempts:
+            if attempt.end != "killed" or attempt.end_ms is None:
+                continue
+            due_ms = attempt.end_ms + job.lease_ms + job.heartbeat_ms + TAKEOVER_SLACK_MS
+            holders = [i for i, entries in enumerate(lists) if any(entry.name == job.name for entry in entries)]
+            watchers = lives.healthy(attempt.start_ms - 1_000, due_ms, holders)
+            alone = not any(
+                other.key != key and other.key.job == key.job and other.end != "done" and other.start_ms < due_ms
+                for others in by_key.values()
+                for other in others
+            )
+            later = [other.start_ms for other in attempts if other.attempt == attempt.attempt + 1]
+            if watchers and alone and attempt.attempt < job.max_attempts and not (later and later[0] <= due_ms):
+                took = f"after {later[0] - attempt.end_ms:.0f} ms" if later else "never"
+                yield f"C12: {_say(attempt)} was killed and taken over {took}, although {watchers[0]} was well"
+
+
+def _expected(job: Job, plan: Plan) -> list[int]:
+    start_ms = int(plan.start.timestamp() * 1000)
+    end_ms = start_ms + plan.duration.total_seconds() * 1000
+    slots: list[int] = []
+    at_ms = job.schedule.next_after(start_ms)
+    while at_ms is not None and at_ms < end_ms and len(slots) < SLOTS_MAX:
+        slots.append(at_ms)
+        at_ms = job.schedule.next_after(at_ms)
+    return slots
+
+
+def _nothing_lost(report: Report, lists: tuple[list[Job], list[Job]], plan: Plan, lives: Lives) -> Iterator[str]:
+    """No slot is lost while one instance lives: it has a run, or was refused for overlap or pause (K13)."""
+    start_ms = int(plan.start.timestamp() * 1000)
+    seen: set[tuple[str, int]] = set()
+    for index, entries in enumerate(lists):
+        for job in entries:
+            records: dict[int, list[RunRecord]] = defaultdict(list)
+            for record in report.history.get(job.name, ()):
+                records[record.slot_ms].append(record)
+            for slot_ms in _expected(job, plan):
+                if (job.name, slot_ms) not in seen:
+                    seen.add((job.name, slot_ms))
+                    report.slots += 1
+                    report.slot_instances += plan.instances
+                at_ms = slot_ms - start_ms
+                reliable = lives.healthy(at_ms - 1_000, at_ms + job.jitter_most_ms + CLAIM_MS, [index])
+                if reliable:
+                    yield from _accounted(job, slot_ms, records.get(slot_ms, []), reliable[0])
+
+
+def _accounted(job: Job, slot_ms: int, records: list[RunRecord], reliable: str) -> Iterator[str]:
+    runs = [record for record in records if record.space == ""]
+    notes = [record for record in records if record.key.note]
+    if not runs and not notes:
+        yield f"K13: {job.name} slot {slot_ms} has neither run nor note, although {reliable} was well"
+    elif not runs and not (job.exclusive and notes[0].status is RunStatus.SKIPPED):
+        yield f"K2: {job.name} slot {slot_ms} was lost ({notes[0].error}), although {reliable} was well"
+    if runs and job.catch_up is CatchUp.NONE and any(note.status is RunStatus.MISSED for note in notes):
+        yield f"K13: {job.name} slot {slot_ms} has a run and a note that it was missed"
+
+
+def _all_ended(report: Report, before_ms: int) -> Iterator[str]:
+    for records in report.history.values():
+        newest: dict[RunKey, RunRecord] = {}
+        for record in records:
+            if record.key not in newest or record.attempt > newest[record.key].attempt:
+                newest[record.key] = record
+        for record in newest.values():
+            if not record.status.final and not record.key.note and record.slot_ms < before_ms:
+                yield f"K12: {record.job} slot {record.slot_ms} attempt {record.attempt} is {record.status} at the end"
+
+
+def _count_overlaps(report: Report, by_key: dict[RunKey, list[Attempt]], jobs: dict[str, Job], lives: Lives) -> None:
+    """Count runs of jobs that refuse overlap, and how many of them met another live run after a crash."""
+    by_job: dict[str, list[Attempt]] = defaultdict(list)
+    for key, attempts in by_key.items():
+        job = jobs.get(key.job)
+        if job is not None and job.exclusive:
+            by_job[key.job] += attempts
+    for attempts in by_job.values():
+        attempts.sort(key=lambda attempt: attempt.start_ms)
+        report.crash_runs += sum(1 for attempt in attempts if attempt.end == "killed")
+        for before, after in pairwise(attempts):
+            over_ms = min(t for t in (before.end_ms, before.lost_ms, float("inf")) if t is not None)
+            frozen = lives.troubled(before.instance, before.start_ms, after.start_ms)
+            if before.key != after.key and over_ms > after.start_ms + 1 and not frozen:
+                report.live_overlaps += 1
+
+
+def _changes(job: Job, plan: Plan) -> bool:
+    begin_s = plan.start.timestamp()
+    end_s = begin_s + plan.duration.total_seconds()
+    years = {plan.start.year, (plan.start + plan.duration).year}
+    return any(
+        begin_s <= change.at_s <= end_s
+        for zone in zones_of(job.schedule)
+        for year in years
+        for change in year_table(zone, year).changes
+    )
