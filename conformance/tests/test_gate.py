@@ -254,6 +254,19 @@ def test_cut_after_delivers_and_swallows_the_reply() -> None:
     run(scenario())
 
 
+def test_a_fault_can_wait_for_a_later_request() -> None:
+    async def scenario() -> None:
+        async with wired() as (server, gate, client):
+            gate.set(Mode.CUT_BEFORE, count=1, after=2)
+            assert [await client.ask("a"), await client.ask("b")] == ["ok a", "ok b"]
+            client.send("c")
+            await client.expect_reset()
+            assert server.seen == ["hello", "a", "b"]
+            assert gate.mode is Mode.PASS
+
+    run(scenario())
+
+
 def test_cut_after_of_a_held_request_returns_when_the_store_decided() -> None:
     async def scenario() -> None:
         async with wired() as (server, gate, client):

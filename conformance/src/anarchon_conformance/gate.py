@@ -122,6 +122,7 @@ class Gate:
         self._clock = clock or SystemClock()
         self._mode = Mode.PASS
         self._left: int | None = None
+        self._after = 0
         self._delay_ms = 0.0
         self._changed = asyncio.Event()
         self._arrived = asyncio.Event()
@@ -174,14 +175,15 @@ class Gate:
 
     # -- what the schedule says
 
-    def set(self, mode: Mode, *, count: int | None = None, delay_ms: float = 0.0) -> None:
+    def set(self, mode: Mode, *, count: int | None = None, after: int = 0, delay_ms: float = 0.0) -> None:
         """Choose what happens to requests from now on, or to the next `count` of them and then pass again.
 
+        The first `after` requests still pass, so that a fault can hit any step of a call that takes several.
         What is held already stays held until `release`, `cut_before`, `cut_after` or `heal`. `HALF_OPEN` without a count
         silences open connections at once, in both directions.
         """
         assert count is None or count > 0, "a fault of no request is none"
-        self._mode, self._left, self._delay_ms = mode, count, delay_ms
+        self._mode, self._left, self._after, self._delay_ms = mode, count, after, delay_ms
         self._wake()
         if self._dark:
             for link in self._links:
@@ -198,9 +200,11 @@ class Gate:
         self._note_held()
 
     @asynccontextmanager
-    async def fault(self, mode: Mode, *, count: int | None = None, delay_ms: float = 0.0) -> AsyncIterator[None]:
+    async def fault(
+        self, mode: Mode, *, count: int | None = None, after: int = 0, delay_ms: float = 0.0
+    ) -> AsyncIterator[None]:
         """Apply a fault for the length of a block, and heal."""
-        self.set(mode, count=count, delay_ms=delay_ms)
+        self.set(mode, count=count, after=after, delay_ms=delay_ms)
         try:
             yield
         finally:
@@ -260,7 +264,7 @@ class Gate:
 
     @property
     def _dark(self) -> bool:
-        return self._mode is Mode.HALF_OPEN and self._left is None
+        return self._mode is Mode.HALF_OPEN and self._left is None and self._after == 0
 
     def _wake(self) -> None:
         self._changed.set()
@@ -286,6 +290,9 @@ class Gate:
         return len(links)
 
     def _next_mode(self) -> Mode:
+        if self._after > 0:
+            self._after -= 1
+            return Mode.PASS
         mode = self._mode
         if self._left is not None:
             self._left -= 1
