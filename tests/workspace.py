@@ -104,7 +104,9 @@ def refuse(found: Sequence[object], remedy: str) -> None:
 
 
 def _read_package(folder: Path) -> Package:
-    source = next(path for path in (folder / "src").iterdir() if (path / "__init__.py").is_file())
+    source = next((path.parent for path in folder.glob("src/*/__init__.py")), None)
+    if source is None:
+        pytest.fail(f"{folder.name} has no package in src/: a distribution exists once it works", pytrace=False)
     modules = []
     for path in sorted(source.rglob("*.py")):
         parts = [source.name, *path.relative_to(source).with_suffix("").parts]
