@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from types import TracebackType
 from typing import Self
@@ -9,9 +10,14 @@ from typing import Self
 from anarchon.backend import Backend, LeaseBackend
 from anarchon.types import ClaimRequest, Limits, RunKey, new_token
 
+from anarchon_conformance.history import Timebase
 from anarchon_conformance.target import Target
 
 __all__ = ["Arena"]
+
+_TRIPS = 3
+_NO_CLOCK_MS = 5_000.0
+"""How far the kit's wall clock may be off from that of a store which does not tell its time."""
 
 
 class Arena:
@@ -22,20 +28,41 @@ class Arena:
         self._open: list[Backend] = []
         self._limits: Limits | None = None
         self._lease: bool | None = None
-        self._offset_ms = 0.0
+        self._timebase = Timebase(0.0)
+        self.trip_ms = 0.0
 
     async def __aenter__(self) -> Self:
         first = await self.client()
         self._limits = first.limits
         self._lease = isinstance(first, LeaseBackend)
-        clock = self.target.clock
-        store_ms = await first.now_ms()
-        self._offset_ms = (clock.wall_ms() if store_ms is None else store_ms) - clock.monotonic_ms()
+        await self.measure()
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         while self._open:
             await self._open.pop().close()
+
+    async def measure(self) -> None:
+        """Measure how the store's clock relates to the kit's: the shortest of a few round trips is the truest."""
+        clock, best_ms = self.target.clock, math.inf
+        for _ in range(_TRIPS):
+            sent_ms = clock.monotonic_ms()
+            store_ms = await self.first.now_ms()
+            trip_ms = clock.monotonic_ms() - sent_ms
+            if store_ms is None:
+                offset_ms, slack_ms = clock.wall_ms() - sent_ms, _NO_CLOCK_MS
+            else:
+                offset_ms, slack_ms = store_ms - sent_ms - trip_ms / 2, trip_ms / 2 + 1
+            if trip_ms < best_ms:
+                best_ms = trip_ms
+                exact = self.target.simulated
+                self._timebase = Timebase(offset_ms, 0 if exact else slack_ms, exact=exact)
+        self.trip_ms = best_ms
+
+    @property
+    def timebase(self) -> Timebase:
+        """How the kit's clock maps to the store's, as last measured."""
+        return self._timebase
 
     @property
     def first(self) -> Backend:
@@ -80,7 +107,7 @@ class Arena:
 
     def store_now_ms(self) -> int:
         """Return the store's clock as measured at the start of the arena: good to a round trip unless it was stepped."""
-        return int(self.target.clock.monotonic_ms() + self._offset_ms)
+        return int(self.target.clock.monotonic_ms() + self._timebase.offset_ms)
 
     def key(self, job: str, *, ago_ms: int = 1_000, space: str = "") -> RunKey:
         """Return a slot of a job that lies `ago_ms` before the store's now."""

@@ -89,9 +89,9 @@ def _recorded(history: History, won: list[Op], look: Look) -> Iterator[Broken]:
         settled = op.return_ns is not None and op.return_ns < look.call_ns and (history.lease or wanted in finished)
         if settled and not trimmed and wanted not in shown:
             yield Broken("C19", f"attempt {op.answer.attempt} was won and is not in the history", op.job, op)
-    tokens = [(record.key, record.token) for record in look.records]
-    if len(set(tokens)) != len(tokens):
-        yield Broken("C19", "the history shows one token of a run twice", look.job, None)
+    attempts = [(record.key, record.attempt, record.token) for record in look.records]
+    if len(set(attempts)) != len(attempts):
+        yield Broken("C19", "the history shows one attempt with one token twice", look.job, None)
 
 
 def _kept(op: Op) -> int:

@@ -7,7 +7,7 @@ if its backend says where a step begins: `async with gate.step("read the row"):`
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from contextvars import ContextVar
 from enum import StrEnum
@@ -36,6 +36,8 @@ class StepGate:
         self.label = ""
         self.taken = 0
         self.parked = asyncio.Event()
+        self.on_park: Callable[[], None] | None = None
+        """Called when a step is held; the driver waits on it without a task of its own."""
 
     def arm(self) -> None:
         """Hold every step from now on."""
@@ -81,6 +83,8 @@ class StepGate:
         self.taken += 1
         self._turn = asyncio.get_running_loop().create_future()
         self.parked.set()
+        if self.on_park is not None:
+            self.on_park()
         try:
             return await self._turn
         finally:

@@ -69,6 +69,8 @@ class Target:
     """Whether the backends of `make` mark their store steps with `anarchon_conformance.steps.store_step`."""
     clock: Clock = SystemClock()
     """The kit's clock for this target: durations and waits. A simulated store brings its own."""
+    simulated: bool = False
+    """Whether `clock` is the store's clock too and stands still unless the kit moves it: then instants are exact."""
 
     @property
     def name(self) -> str:

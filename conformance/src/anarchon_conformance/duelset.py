@@ -1,0 +1,213 @@
+"""Duels as data: ten states of a run, pairs of operations, interleavings, at most one fault, one clock jump, one skew."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from itertools import combinations
+
+from anarchon_conformance.driver import Moves
+from anarchon_conformance.steps import Fault
+
+__all__ = ["Act", "Before", "Duel", "Skew", "base_duels", "interleavings", "variants"]
+
+JUMP_MS = 3_600_000
+SCHEDULES_MAX = 20
+"""The most interleavings of one pair; beyond it they are taken at even distances."""
+
+
+class Before(StrEnum):
+    """The state of the run when the two clients meet."""
+
+    FREE = "free"
+    MINE = "mine-alive"
+    OTHERS = "others-alive"
+    EXPIRED = "expired-run"
+    LEASE_END = "at-lease-end"
+    LAST = "last-attempt-expired"
+    FINISHED = "finished"
+    RELEASED = "released"
+    TAKEN = "taken-over"
+    OVERLAP = "overlap"
+
+    @property
+    def lease_only(self) -> bool:
+        """Whether only a lease backend can be in it."""
+        return self not in {Before.FREE, Before.MINE, Before.OTHERS, Before.FINISHED}
+
+
+class Act(StrEnum):
+    """What a client does in a duel. Except for `claim`, `early` and `late` it uses the token that it holds or held."""
+
+    CLAIM = "claim"
+    AGAIN = "again"
+    RENEW = "renew"
+    FINISH = "finish"
+    RELEASE = "release"
+    DELAY = "release-later"
+    CHECK = "check"
+    PAUSE = "pause"
+    EARLY = "early"
+    LATE = "late"
+
+    @property
+    def lease_only(self) -> bool:
+        """Whether only a lease backend knows it."""
+        return self not in {Act.CLAIM, Act.AGAIN, Act.FINISH, Act.EARLY, Act.LATE}
+
+    @property
+    def writes(self) -> bool:
+        """Whether losing it could matter."""
+        return self is not Act.CHECK
+
+
+class Skew(StrEnum):
+    """How the two clients differ besides."""
+
+    NONE = ""
+    AHEAD = "ahead"
+    BEHIND = "behind"
+    SLOT = "other-slot"
+
+
+_HOLDERS: dict[Before, str] = {
+    Before.MINE: "A",
+    Before.EXPIRED: "A",
+    Before.LEASE_END: "A",
+    Before.LAST: "A",
+    Before.FINISHED: "A",
+    Before.RELEASED: "A",
+    Before.TAKEN: "AB",
+}
+
+_TEXT = re.compile(
+    r"duel:(?P<before>[a-z-]+)/(?P<left>[a-z-]+)/(?P<right>[a-z-]+)/(?P<schedule>[01]*)"
+    r"(/(?P<fault>request-lost|reply-lost|cancelled)@(?P<who>[AB])(?P<step>\d+))?"
+    r"(/jump(?P<jump>[+-]\d+)@(?P<at>\d+))?"
+    r"(/(?P<skew>ahead|behind|other-slot))?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Duel:
+    """One duel; its text is its replay string."""
+
+    before: Before
+    left: Act
+    right: Act
+    moves: Moves
+    skew: Skew = Skew.NONE
+
+    def __str__(self) -> str:
+        moves = self.moves
+        text = f"duel:{self.before}/{self.left}/{self.right}/{moves.schedule}"
+        if moves.fault is not Fault.NONE:
+            text += f"/{moves.fault.replace(' ', '-')}@{'AB'[moves.fault_client]}{moves.fault_step}"
+        if moves.jump_ms:
+            text += f"/jump{moves.jump_ms:+d}@{moves.jump_at}"
+        return text + (f"/{self.skew}" if self.skew else "")
+
+    @classmethod
+    def parse(cls, text: str) -> Duel:
+        """Read what `str` wrote.
+
+        Raises:
+            ValueError: it is no duel.
+        """
+        match = _TEXT.fullmatch(text)
+        if match is None:
+            msg = f"{text!r:.200} is no duel: copy the replay string of a failure as it stands"
+            raise ValueError(msg)
+        fault = Fault((match["fault"] or "none").replace("-", " "))
+        moves = Moves(
+            match["schedule"],
+            fault,
+            fault_client="AB".index(match["who"] or "A"),
+            fault_step=int(match["step"] or 0),
+            jump_ms=int(match["jump"] or 0),
+            jump_at=int(match["at"] or 0),
+        )
+        return cls(Before(match["before"]), Act(match["left"]), Act(match["right"]), moves, Skew(match["skew"] or ""))
+
+    @property
+    def title(self) -> str:
+        """What a report calls it."""
+        moves = self.moves
+        extras = [f"schedule {' '.join('AB'[int(symbol)] for symbol in moves.schedule)}"]
+        if moves.fault is not Fault.NONE:
+            extras.append(f"{moves.fault} at step {moves.fault_step + 1} of {'AB'[moves.fault_client]}")
+        if moves.jump_ms:
+            extras.append(f"the store's clock steps by {moves.jump_ms:+d} ms")
+        if self.skew in {Skew.AHEAD, Skew.BEHIND}:
+            extras.append(f"the clock of A's host is {self.skew}")
+        if self.skew is Skew.SLOT:
+            extras.append("B on another slot")
+        return f"duel {self.before}: {self.left} x {self.right}, {', '.join(extras)}"
+
+
+def base_duels(*, lease: bool, exact: bool) -> Iterator[Duel]:
+    """Yield every state with every pair of operations; `exact` = the instant of a lease end can be hit."""
+    for before in Before:
+        if (before.lease_only and not lease) or (before is Before.LEASE_END and not exact):
+            continue
+        for left in _acts(before, "A", lease=lease):
+            for right in _acts(before, "B", lease=lease):
+                timed = {left, right} & {Act.EARLY, Act.LATE}
+                if timed and (before is not Before.FREE or Act.CLAIM not in {left, right} | (timed if left == right else set())):
+                    continue
+                if left is Act.CHECK and right is Act.CHECK:
+                    continue
+                yield Duel(before, left, right, Moves(""))
+
+
+def _acts(before: Before, who: str, *, lease: bool) -> Iterator[Act]:
+    for act in Act:
+        if act.lease_only and not lease:
+            continue
+        if act is Act.AGAIN and who not in _HOLDERS.get(before, ""):
+            continue
+        if act in {Act.RENEW, Act.FINISH, Act.RELEASE, Act.DELAY} and before in {Before.FREE, Before.OVERLAP}:
+            continue
+        yield act
+
+
+def interleavings(left: int, right: int, most: int = SCHEDULES_MAX) -> list[str]:
+    """Return the orders of `left` steps of A and `right` steps of B; at most `most`, at even distances."""
+    total = left + right
+    found = []
+    for places in combinations(range(total), left):
+        chosen = set(places)
+        found.append("".join("0" if place in chosen else "1" for place in range(total)))
+    if len(found) <= most:
+        return found
+    return [found[round(number * (len(found) - 1) / (most - 1))] for number in range(most)]
+
+
+def variants(duel: Duel, steps: tuple[int, int], *, clock: bool, skewed: bool, cancel: bool = True) -> Iterator[Duel]:
+    """Yield a pair's duels: each interleaving, and on it one fault, or one clock jump, or one skew."""
+    schedules = interleavings(*steps)
+    faults = (Fault.REQUEST_LOST, Fault.REPLY_LOST, Fault.CANCELLED)
+    for schedule in schedules:
+        plain = replace(duel, moves=Moves(schedule))
+        yield plain
+        yield from _faulty(plain, steps, faults if cancel else faults[:2])
+        if clock and {duel.left, duel.right} & {Act.CLAIM, Act.RENEW, Act.FINISH}:
+            for at in (0, max(1, len(schedule) // 2)):
+                for jump_ms in (JUMP_MS, -JUMP_MS):
+                    yield replace(plain, moves=Moves(schedule, jump_ms=jump_ms, jump_at=at))
+        if skewed and duel.left is not Act.CHECK:
+            yield replace(plain, skew=Skew.AHEAD)
+            yield replace(plain, skew=Skew.BEHIND)
+        if duel.right in {Act.CLAIM, Act.CHECK} and duel.before is not Before.LEASE_END:
+            yield replace(plain, skew=Skew.SLOT)
+
+
+def _faulty(plain: Duel, steps: tuple[int, int], faults: tuple[Fault, ...]) -> Iterator[Duel]:
+    for client, act in enumerate((plain.left, plain.right)):
+        if not act.writes:
+            continue
+        for number in range(steps[client]):
+            for fault in faults:
+                yield replace(plain, moves=Moves(plain.moves.schedule, fault, client, fault_step=number))
