@@ -189,8 +189,8 @@ def lint(report: Report) -> None:
 
 def pytest(arguments: list[str]) -> int:
     """Run pytest; its closing line is the last one printed. Returns its exit code, 1 if it was ended."""
-    variables = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-    variables.pop("PYTHONPATH", None)
+    # Without compiled files each process that a test starts would cost three times as much.
+    variables = {k: v for k, v in os.environ.items() if k not in {"PYTHONPATH", "PYTHONDONTWRITEBYTECODE"}}
     words = [str(PYTHON), "-m", "pytest", *arguments]
     try:
         return subprocess.run(
