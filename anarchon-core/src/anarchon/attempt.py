@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 
 from anarchon.clock import Moment
 from anarchon.context import Context
+from anarchon.effects import Effects
 from anarchon.errors import BackendError
 from anarchon.handlers import Ended, Execution, HandlerHost, How
 from anarchon.job import Job
@@ -26,6 +28,7 @@ RETRY_MOST_MS = 1_000
 BACKOFF_FIRST_MS = 1_000
 BACKOFF_MOST_MS = 300_000
 LOOK_AGAIN_MS = 10_000
+EFFECTS_MOST_MS = 5_000
 STOPPING = "hand-over: this instance is stopping"
 
 _log = logging.getLogger("anarchon.run")
@@ -41,14 +44,20 @@ class _Stop(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class Grant:
-    """A run that this instance won and has not ended. `result` is its end as far as this instance knows."""
+    """A run that this instance won and has not ended. `result` is its end as far as this instance knows.
+
+    `also` are the same slot's runs under the job's earlier names. `committed` once a transaction of the handler has
+    finished the run.
+    """
 
     job: Job
     held: Held
     claim: Claim
+    also: tuple[Held, ...] = ()
     started_ms: float = 0
     result: RunResult | None = None
     recorded: bool = False
+    committed: bool = False
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -106,13 +115,25 @@ class Attempts:
         """Give a place back."""
         self._places.release()
 
-    def granted(self, job: Job, key: RunKey, token: str, claim: Claim, *, sent: Moment) -> Grant:
-        """Take a won run in; it occupies a place until its handler has ended."""
-        run = Run(key, claim.attempt, token, self._context.instance)
-        held = self._keeper.hold(job, run, sent)
-        object.__setattr__(run, "deadline_ms", lambda: self._store.time.now_ms() + self._keeper.left_ms(held))
-        grant = self._grants[key] = Grant(job, held, claim)
-        self._jobs[key.job] = self._jobs.get(key.job, 0) + 1
+    def hold(self, job: Job, key: RunKey, token: str, claim: Claim, *, sent: Moment) -> Held:
+        """Keep the lease of a run that was won, under whatever name."""
+        return self._keeper.hold(job, Run(key, claim.attempt, token, self._context.instance), sent)
+
+    def let_go(self, held: Held) -> None:
+        """Stop keeping a lease."""
+        self._keeper.drop(held)
+
+    def granted(self, job: Job, key: RunKey, token: str, claim: Claim, *, sent: Moment, also: tuple[Held, ...] = ()) -> Grant:
+        """Take a won run in; it occupies a place until its handler has ended. `also` are its runs under earlier names."""
+        attempt = max([claim.attempt, *(held.run.attempt for held in also)])
+        held = self.hold(job, key, token, replace(claim, attempt=attempt), sent=sent)
+        grant = self._grants[key] = Grant(job, held, claim, also)
+        for each in also:
+            each.signal = held.signal
+        left_ms = partial(self._keeper.left_ms, held)
+        effects = Effects(self._store, grant, held.run, limit_ms=min(EFFECTS_MOST_MS, job.lease_ms // 3))
+        held.run.bind(deadline_ms=lambda: self._store.time.now_ms() + left_ms(), effects=effects)
+        self._jobs[job.name] = self._jobs.get(job.name, 0) + 1
         return grant
 
     def hand_over(self) -> None:
@@ -148,8 +169,12 @@ class Attempts:
             else:
                 await self._stop(grant, execution, stop)
         finally:
-            self._keeper.drop(held)
+            self._drop(grant)
             self._forget(grant)
+
+    def _drop(self, grant: Grant) -> None:
+        for held in (*grant.also, grant.held):
+            self._keeper.drop(held)
 
     def _forget(self, grant: Grant) -> None:
         self._grants.pop(grant.run.key, None)
@@ -166,7 +191,9 @@ class Attempts:
         """Wait for the handler's end, or for a reason to stop it."""
         held, timeout_ms = grant.held, grant.job.timeout_ms
         while not execution.done.done():
-            if held.lost:
+            lost = next((each for each in (held, *grant.also) if each.lost), None)
+            if lost is not None:
+                held.lose(lost.why)
                 return _Stop.LOST
             if self._handing_over:
                 return _Stop.HAND_OVER
@@ -185,7 +212,7 @@ class Attempts:
         execution.cancel()
         if stop is _Stop.LOST:
             self._tell_lost(grant)
-            self._keeper.drop(grant.held)
+            self._drop(grant)
             self._watch.add(grant.job, grant.run.key, None)
             await self._end_of(grant, execution, None)  # K4: the place and the key stay taken until then
         elif stop is _Stop.TIMEOUT:
@@ -224,7 +251,7 @@ class Attempts:
         _log.warning(
             "%s: the handler of slot %d goes on past its timeout; its lease is left to end", grant.job.name, grant.run.slot_ms
         )
-        self._keeper.drop(grant.held)
+        self._drop(grant)
         grant.held.lose(error)
         self._tell_lost(grant)
         self._watch.add(grant.job, grant.run.key, None)
@@ -233,6 +260,9 @@ class Attempts:
     # -- after the handler ------------------------------------------------------------------------------------------
 
     async def _ended(self, grant: Grant, ended: Ended) -> None:
+        if grant.committed and ended.how is not How.RETURNED:
+            grant.run.log.error("failed after its transaction had finished the run: %s", ended.error)
+            ended = Ended(How.RETURNED)
         match ended.how:
             case How.RETURNED:
                 await self._finish(grant, RunResult(RunStatus.SUCCESS))
@@ -271,11 +301,13 @@ class Attempts:
         """Report a result with the same token until the lease is over (K2)."""
         grant.result = result
         key, token = grant.run.key, grant.run.token
-        self._keeper.drop(grant.held)
+        self._drop(grant)
         begun = self._clock.moment()
         pause_ms = RETRY_FIRST_MS
         while True:
             try:
+                for held in grant.also:  # an earlier version of the fleet looks there
+                    await self._store.finish(held.run.key, held.run.token, result)
                 grant.recorded = await self._store.finish(key, token, result)
                 break
             except BackendError as error:
@@ -306,7 +338,7 @@ class Attempts:
     ) -> None:
         """Give the run back; a release that fails is left to the end of the lease."""
         key, token = grant.run.key, grant.run.token
-        self._keeper.drop(grant.held)
+        self._drop(grant)
         if self._store.lease is None:
             _log.warning("%s: slot %d is not finished and this store cannot hand it over", key.job, key.slot_ms)
             return
@@ -314,6 +346,8 @@ class Attempts:
         pause_ms = RETRY_FIRST_MS
         while True:
             try:
+                for held in grant.also:
+                    await self._store.release(held.run.key, held.run.token, delay_ms=delay_ms, counted=counted, error=error)
                 grant.recorded = await self._store.release(key, token, delay_ms=delay_ms, counted=counted, error=error)
                 break
             except BackendError as problem:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Self
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol, Self, runtime_checkable
 
 from anarchon.errors import BackendError
 from anarchon.types import Claim, ClaimRequest, JobView, Limits, RunKey, RunRecord, RunResult, RunView
 from anarchon.url import BackendUrl
 
-__all__ = ["CONTRACT_VERSION", "Backend", "LeaseBackend"]
+__all__ = ["CONTRACT_VERSION", "Backend", "JoinsTransactions", "LeaseBackend", "TransactionalBackend"]
 
 CONTRACT_VERSION = 1
 """The version of the claim contract that this core speaks; a plugin module states its own (C and K clauses)."""
@@ -145,3 +146,31 @@ class LeaseBackend(Backend):
             except BackendError as error:
                 answers.append(error)
         return answers
+
+
+@runtime_checkable
+class TransactionalBackend(Protocol):
+    """A lease backend over a database that its users write to as well; optional.
+
+    It lets a handler's writes and the end of its run commit together, so that the effects happen exactly once. May be
+    called from any thread's event loop.
+    """
+
+    def transaction(self, key: RunKey, token: str, result: RunResult, *, limit_ms: int) -> AbstractAsyncContextManager[Any]:
+        """Give a connection inside a transaction whose last statement is the guarded finish of the run.
+
+        Raises on leaving:
+            LeaseLost: the token does not hold the run; everything is rolled back (C15).
+            BackendTimeout: the block took longer than `limit_ms`; everything is rolled back.
+            BackendUnavailable: the commit's answer is lost; the caller looks at the run.
+        """
+        ...
+
+
+@runtime_checkable
+class JoinsTransactions(Protocol):
+    """A lease backend that can write the end of a run into a transaction of the user's own; optional."""
+
+    async def finish_in(self, connection: Any, key: RunKey, token: str, result: RunResult) -> bool:
+        """Finish the run inside the caller's open transaction; False if the token does not hold it (C15)."""
+        ...

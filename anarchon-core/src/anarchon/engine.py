@@ -11,6 +11,7 @@ from typing import Any
 from anarchon.attempt import Attempts
 from anarchon.backend import Backend
 from anarchon.catchup import CatchUpSweeper
+from anarchon.claiming import Claims
 from anarchon.clock import Clock, Moment
 from anarchon.context import Context
 from anarchon.errors import BackendError, StoreDamaged, StoreSetupError
@@ -35,8 +36,10 @@ OPEN_RETRY_FIRST_MS = 200
 OPEN_RETRY_MOST_MS = 5_000
 HAND_OVER_SHARE = 4
 HAND_OVER_MOST_MS = 1_000
-LET_GO_MS = 700
+LET_GO_MS = 500
 """How long releases of handlers that cannot be stopped may take after the grace (K6: within 1 s)."""
+CLOSE_MS = 400
+"""How long closing the store may take after that."""
 
 _log = logging.getLogger("anarchon.engine")
 
@@ -66,6 +69,7 @@ class Engine:
         self.store = Store(backend, clock, observers, settings.instance)
         self.context = context = Context(settings.instance, clock, self.store, observers, self.spawn, self.spawn_idle)
         self.jobs: dict[str, Job] = {}
+        self._by_any_name: dict[str, Job] = {}
         self.ready = asyncio.Event()
         self.tried = asyncio.Event()
         self.defects: list[BaseException] = []
@@ -81,15 +85,13 @@ class Engine:
             ended=self._run_ended,
             max_running=settings.max_running,
         )
-        self._disagreements = Disagreements(context)
         self.runner = Runner(
             context,
             attempts=self.attempts,
             watch=self.watch,
             notes=self.notes,
+            claims=Claims(context, self.attempts, info=job_info, disagrees=Disagreements(context).found),
             put_back=self._put_back,
-            info=job_info,
-            disagrees=self._disagreements.found,
         )
         self.sweeper = CatchUpSweeper(context, self.notes, self.runner.catch_up)
         self._ticker = Ticker(clock.uniform_ms, self._schedule_failed)
@@ -106,22 +108,27 @@ class Engine:
     def add_job(self, job: Job) -> None:
         """Take in a job; while running its first slot is the next one."""
         self.jobs[job.name] = job
+        for name in job.names:
+            self._by_any_name[name] = job
         if self.ready.is_set():
             self._ticker.add(job, self.store.time.now_ms())
             self._wake.set()
 
     def remove_job(self, name: str) -> None:
         """Drop a job; a run of it that is under way ends as it would have."""
-        self.jobs.pop(name, None)
+        job = self.jobs.pop(name, None)
+        for each in job.names if job else ():
+            self._by_any_name.pop(each, None)
+            self.watch.drop_job(each)
         self._ticker.remove(name)
-        self.watch.drop_job(name)
         self.runner.forget(name)
 
     def _find_job(self, name: str) -> Job | None:
-        return self.jobs.get(name)
+        return self._by_any_name.get(name)
 
     def _runs_here(self, name: str) -> bool:
-        return self.attempts.runs_here(name)
+        job = self._by_any_name.get(name)
+        return self.attempts.runs_here(job.name if job else name)
 
     def _schedule_failed(self, job: Job, error: Exception) -> None:
         _log.error("%s: its schedule raised %s: %s; the job is not run any more", job.name, type(error).__name__, error)
@@ -157,7 +164,7 @@ class Engine:
 
     def _run_ended(self, key: RunKey) -> None:
         """A run of this instance's or a watched one came to its end: a queued slot may go on."""
-        job = self.jobs.get(key.job)
+        job = self._by_any_name.get(key.job)
         if job is not None:
             self.runner.blocker_ended(job)
 
@@ -170,25 +177,37 @@ class Engine:
             StoreSetupError: the store cannot do what the contract needs.
             StoreDamaged: the store's data cannot be read.
         """
+        work = asyncio.get_running_loop().create_task(self._work())
+        stop = asyncio.get_running_loop().create_task(self._stopping.wait())
         try:
-            if await self._open():
-                async with asyncio.TaskGroup() as loops:
-                    loops.create_task(self._keeper.serve(self._drained.is_set))
-                    loops.create_task(self.watch.serve(self._stopping.is_set))
-                    loops.create_task(self._recover_when_back())
-                    loops.create_task(self._serve())
+            await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done() and self.ready.is_set():
+                await asyncio.wait({work}, timeout=(self.settings.grace_ms + LET_GO_MS) / 1000)
+            if not work.done():  # it is still opening the store, or stuck in a store that does not answer
+                work.cancel()
+                await asyncio.wait({work})
+            if not work.cancelled():
+                work.result()
         finally:
+            work.cancel()
+            stop.cancel()
             self.ready.clear()
             await self._close()
 
-    async def _serve(self) -> None:
-        await self._begin()
-        self.ready.set()
-        self.tried.set()
-        await self._tick()
-        await self._drain()
-        self._drained.set()
-        self._keeper.wake()
+    async def _work(self) -> None:
+        await self._open()
+        async with asyncio.TaskGroup() as loops:
+            loops.create_task(self._keeper.serve(self._drained.is_set))
+            lookers = [loops.create_task(self.watch.serve(self._stopping.is_set)), loops.create_task(self._recover_when_back())]
+            await self._begin()
+            self.ready.set()
+            self.tried.set()
+            await self._tick()
+            await self._drain()
+            self._drained.set()
+            self._keeper.wake()
+            for looker in lookers:
+                looker.cancel()
 
     def stop(self) -> None:
         """Ask for an orderly end: no new claims, then the grace, then hand-over (K6)."""
@@ -205,10 +224,10 @@ class Engine:
         self._stop_now.set()
         self._change.set()
 
-    async def _open(self) -> bool:
-        """Open the store, however long it takes; False if the engine is stopped before."""
+    async def _open(self) -> None:
+        """Open the store, however long it takes."""
         pause_ms = OPEN_RETRY_FIRST_MS
-        while not self._stopping.is_set():
+        while True:
             try:
                 await self.store.open()
             except (StoreSetupError, StoreDamaged):
@@ -216,15 +235,14 @@ class Engine:
             except BackendError as error:
                 self.tried.set()
                 _log.warning("the store cannot be opened, trying again in %.1f s: %s", pause_ms / 1000, error)
-                await self._clock.wait(self._stopping, pause_ms)
+                await self._clock.sleep_ms(pause_ms)
                 pause_ms = min(2 * pause_ms, OPEN_RETRY_MOST_MS)
             else:
-                return True
-        return False
+                return
 
     async def _close(self) -> None:
         try:
-            await self.store.close()
+            await self.store.close(timeout_ms=CLOSE_MS)
         except BackendError as error:
             _log.warning("the store could not be closed: %s", error)
 
@@ -246,7 +264,7 @@ class Engine:
 
     async def _recover(self) -> None:
         try:
-            await self.watch.recover(self.jobs)
+            await self.watch.recover(list(self._by_any_name))
         except BackendError as error:
             _log.warning("unfinished runs could not be looked for: %s", error)
 

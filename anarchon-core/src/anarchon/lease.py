@@ -105,8 +105,8 @@ class Keeper:
             self._wake.clear()
             if await self._clock.wait(self._wake, wait_ms):
                 planned_ms = min(planned_ms, self._clock.monotonic_ms())
-        if self._calls:
-            await asyncio.wait(self._calls)
+        for call in self._calls:
+            call.cancel()
 
     async def confirm(self, held: Held) -> bool:
         """Ask the store once whether a lease that is past its local deadline still holds (K1)."""

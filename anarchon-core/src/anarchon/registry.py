@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from difflib import get_close_matches
 from importlib import metadata
 from typing import TYPE_CHECKING
 
-from anarchon.errors import BackendNotInstalled, BrokenBackend, ContractMismatch, UnknownBackend
+from anarchon.errors import BackendNotInstalled, BrokenBackend, ConfigurationError, ContractMismatch, UnknownBackend
 from anarchon.url import BackendUrl, redact
 
 if TYPE_CHECKING:
@@ -14,9 +15,10 @@ if TYPE_CHECKING:
 
     from anarchon.backend import Backend
 
-__all__ = ["BACKEND_GROUP", "create_backend", "installed_schemes", "known_packages"]
+__all__ = ["BACKEND_GROUP", "choose_backend", "create_backend", "installed_schemes", "known_packages"]
 
 BACKEND_GROUP = "anarchon.backends"
+URL_VARIABLE = "ANARCHON_URL"
 
 _PACKAGES = {
     "amqp": "anarchon-rabbitmq",
@@ -69,6 +71,26 @@ def create_backend(url: str | BackendUrl, manager: pluggy.PluginManager) -> Back
         msg = f"the package of '{scheme}://' ({_distribution(entry)}) made no backend for it: report this to its authors"
         raise BrokenBackend(msg)
     return backend
+
+
+def choose_backend(url: str | None, backend: Backend | None, manager: pluggy.PluginManager) -> Backend:
+    """Return the backend that a scheduler was given: the object, or the one of the URL or of `ANARCHON_URL`.
+
+    Raises:
+        ConfigurationError: neither, both, or something else was given; and what `create_backend` raises.
+    """
+    from anarchon.backend import Backend as BackendClass
+
+    if backend is not None:
+        if url is not None or not isinstance(backend, BackendClass):
+            msg = "give a URL or a backend object, not both" if url is not None else f"{backend!r:.80} is no backend"
+            raise ConfigurationError(msg)
+        return backend
+    url = url if url is not None else os.environ.get(URL_VARIABLE)
+    if not url:
+        msg = f"no store: write Scheduler('sqlite:///cron.db'), or set {URL_VARIABLE}"
+        raise ConfigurationError(msg)
+    return create_backend(url, manager)
 
 
 def _load(scheme: str, entry: metadata.EntryPoint, manager: pluggy.PluginManager) -> None:

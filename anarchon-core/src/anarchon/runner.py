@@ -5,34 +5,25 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from anarchon.attempt import Attempts, Grant
+from anarchon.claiming import Answer, Claims
 from anarchon.context import Context
 from anarchon.errors import BackendError
 from anarchon.job import Job, Overlap
 from anarchon.notes import Notes
 from anarchon.queue import SlotQueue
 from anarchon.ticker import Due
-from anarchon.types import SLOT, Claim, ClaimRequest, Outcome, RunKey, new_token
+from anarchon.types import SLOT, Claim, Outcome, RunKey
 from anarchon.watch import Watch, Watched
 
 __all__ = ["Runner"]
 
-RETRY_FIRST_MS = 50
-RETRY_MOST_MS = 1_000
+WAIT_LEAST_MS = 1_000
 MANUAL_PATIENCE_MS = 15_000
 
 _log = logging.getLogger("anarchon.slot")
-
-
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """What the store said to one token, and the grant if it won."""
-
-    claim: Claim
-    grant: Grant | None = None
-    error: BackendError | None = None
 
 
 class Runner:
@@ -48,9 +39,8 @@ class Runner:
         attempts: Attempts,
         watch: Watch,
         notes: Notes,
+        claims: Claims,
         put_back: Callable[[Due], None],
-        info: Callable[[Job, int], str],
-        disagrees: Callable[[Job, str, str], None],
     ) -> None:
         self._context = context
         self._store = context.store
@@ -59,8 +49,7 @@ class Runner:
         self._watch = watch
         self._notes = notes
         self._put_back = put_back
-        self._info = info
-        self._disagrees = disagrees
+        self._claims = claims
         self._queue = SlotQueue()
         self._turns: dict[str, asyncio.Lock] = {}
         self._stopped = asyncio.Event()
@@ -73,6 +62,7 @@ class Runner:
     def stop(self) -> None:
         """Make no new claims."""
         self._stopped.set()
+        self._claims.stopping = True
 
     # -- the three ways in ------------------------------------------------------------------------------------------
 
@@ -83,7 +73,7 @@ class Runner:
         async with self._turn(job):
             if self.stopping or key in self._attempts:
                 return
-            answer = await self._blocked_by_older(job, key) or await self._ask(job, key, self._window_ms(job, key))
+            answer = await self._blocked_by_older(job, key) or await self._claims.ask(job, key, self._claims.window_ms(job, key))
         if answer.grant:
             await self._attempts.carry_out(answer.grant)
         elif not self.stopping:
@@ -93,10 +83,13 @@ class Runner:
         """Claim a run whose lease has ended or that was released (C12, C16)."""
         job, key = watched.job, watched.key
         async with self._turn(job):
-            if self.stopping or key in self._attempts or self._watch.get(key) is not watched:
+            if self.stopping or replace(key, job=job.name) in self._attempts or self._watch.get(key) is not watched:
                 self._watch.settle(watched, None)
                 return
-            answer = await self._ask(job, key, job.lease_ms, abandoned=watched.abandoned)
+            answer = await self._claims.ask(job, key, job.lease_ms, abandoned=watched.abandoned)
+            if answer.claim.outcome is Outcome.DONE and answer.key != key:
+                # Done under an earlier name, and its runner died before it wrote that here: nothing is run again.
+                answer = await self._claims.ask(replace(job, was=()), key, job.lease_ms, abandoned=True)
             self._seen(watched, answer)
         if answer.grant:
             await self._attempts.carry_out(answer.grant)
@@ -111,7 +104,7 @@ class Runner:
         due = Due(patient, slot_ms, self._store.time.now_ms())
         while not self.stopping and key not in self._attempts:
             async with self._turn(job):
-                answer = await self._blocked_by_older(patient, key) or await self._ask(patient, key, job.lease_ms)
+                answer = await self._blocked_by_older(patient, key) or await self._claims.ask(patient, key, job.lease_ms)
             if answer.grant:
                 self._context.spawn(self._attempts.carry_out(answer.grant))
                 await answer.grant.ended.wait()
@@ -120,7 +113,7 @@ class Runner:
                 await self._refused(due, key, answer)
                 return
             self._watch_blocker(job, answer.claim)
-            await self._clock.sleep_ms(max(job.heartbeat_ms / 2, RETRY_MOST_MS))
+            await self._clock.sleep_ms(max(job.heartbeat_ms / 2, WAIT_LEAST_MS))
 
     async def manual(self, job: Job, key: RunKey, *, force: bool) -> tuple[Claim, Grant | None]:
         """Claim a run that somebody asked for; the caller hands the grant to `attempts`.
@@ -129,7 +122,7 @@ class Runner:
             BackendError: the store did not answer.
         """
         async with self._turn(job):
-            answer = await self._ask(replace(job, overlap=Overlap.ALLOW) if force else job, key, MANUAL_PATIENCE_MS)
+            answer = await self._claims.ask(replace(job, overlap=Overlap.ALLOW) if force else job, key, MANUAL_PATIENCE_MS)
         if answer.error is not None:
             raise answer.error
         return answer.claim, answer.grant
@@ -146,95 +139,41 @@ class Runner:
         self._turns.pop(name, None)
         self._queue.drop(name)
 
-    def _window_ms(self, job: Job, key: RunKey) -> float:
-        return job.max_late_ms - (self._store.time.now_ms() - key.slot_ms)
-
-    async def _blocked_by_older(self, job: Job, key: RunKey) -> _Answer | None:
+    async def _blocked_by_older(self, job: Job, key: RunKey) -> Answer | None:
         """Ask for every older watched run first; one that is alive or won by us makes the newer slot an overlap (K11)."""
         if not job.exclusive:
             return None
-        for watched in self._watch.older(job.name, key.slot_ms):
-            if watched.key in self._attempts:
+        for watched in self._watch.older(job.names, key.slot_ms):
+            if replace(watched.key, job=job.name) in self._attempts:
                 continue
-            answer = await self._ask(job, watched.key, job.lease_ms, abandoned=watched.abandoned)
+            answer = await self._claims.ask(job, watched.key, job.lease_ms, abandoned=watched.abandoned)
             self._seen(watched, answer)
             if answer.grant:
                 self._context.spawn(self._attempts.carry_out(answer.grant))
             if answer.claim.outcome in {Outcome.WON, Outcome.RUNNING}:
                 winner = self._context.instance if answer.grant else answer.claim.winner
-                return _Answer(replace(answer.claim, outcome=Outcome.OVERLAP, other=watched.key, winner=winner))
+                return Answer(replace(answer.claim, outcome=Outcome.OVERLAP, other=watched.key, winner=winner), key)
         return None
-
-    async def _ask(self, job: Job, key: RunKey, patience_ms: float, *, abandoned: bool = False) -> _Answer:
-        """Claim under one token; an unknown answer is asked again with the same one for `patience_ms` (K2)."""
-        if not self._store.limits.store_clock and not key.manual and self._window_ms(job, key) < 0:
-            return _Answer(Claim(Outcome.LATE))  # C9
-        await self._attempts.take_place()
-        grant: Grant | None = None
-        try:
-            if self.stopping:
-                return _Answer(Claim(Outcome.UNKNOWN))
-            request = self._request(job, key, abandoned=abandoned)
-            sent = self._clock.moment()  # K1: before the first send of this token
-            answer = await self._ask_again(request, patience_ms)
-            if answer.claim.other_info and request.info:
-                self._disagrees(job, request.info, answer.claim.other_info)
-            if answer.claim.won:
-                grant = self._attempts.granted(job, key, request.token, answer.claim, sent=sent)
-                return replace(answer, grant=grant)
-            return answer
-        finally:
-            if grant is None:
-                self._attempts.give_place()
-
-    async def _ask_again(self, request: ClaimRequest, patience_ms: float) -> _Answer:
-        sent = self._clock.moment()
-        pause_ms = RETRY_FIRST_MS
-        while True:
-            try:
-                return _Answer(await self._store.claim(request))
-            except BackendError as error:
-                waited_ms = self._clock.elapsed_ms(sent)
-                if self.stopping or not self._store.limits.resolves_unknown or waited_ms + pause_ms > patience_ms:
-                    _log.warning("%s: the claim of %d has no answer: %s", request.key.job, request.key.slot_ms, error)
-                    return _Answer(Claim(Outcome.UNKNOWN), error=error)
-            await self._clock.sleep_ms(pause_ms / 2 + self._clock.uniform_ms(pause_ms / 2))
-            pause_ms = min(2 * pause_ms, RETRY_MOST_MS)
-
-    def _request(self, job: Job, key: RunKey, *, abandoned: bool) -> ClaimRequest:
-        return ClaimRequest(
-            key=key,
-            token=new_token(),
-            instance=self._context.instance,
-            attempt_limit=0 if abandoned else job.max_attempts,  # K12
-            lease_ms=job.lease_ms,
-            max_late_ms=job.max_late_ms,
-            exclusive=job.exclusive,
-            keep_ms=job.keep_ms,
-            history_size=job.history_size,
-            history_ttl_ms=job.history_ttl_ms,
-            info=self._info(job, key.slot_ms),
-        )
 
     # -- answers that are not a win ---------------------------------------------------------------------------------
 
-    def _seen(self, watched: Watched, answer: _Answer) -> None:
+    def _seen(self, watched: Watched, answer: Answer) -> None:
         """Bring the watch of a run up to date with an answer about it."""
         match answer.claim.outcome:
-            case Outcome.RUNNING:
+            case Outcome.RUNNING if answer.key == watched.key:
                 self._watch.settle(watched, answer.claim.left_ms)
-            case Outcome.UNKNOWN:
+            case Outcome.RUNNING | Outcome.UNKNOWN:
                 self._watch.settle(watched, None)
             case _:
                 self._watch.drop(watched.key)
 
-    async def _refused(self, due: Due, key: RunKey, answer: _Answer) -> None:
+    async def _refused(self, due: Due, key: RunKey, answer: Answer) -> None:
         job, claim = due.job, answer.claim
         match claim.outcome:
             case Outcome.EARLY:
                 self._early(due, claim)
             case Outcome.RUNNING:
-                self._watch.add(job, key, claim.left_ms)
+                self._watch.add(job, answer.key, claim.left_ms)
             case Outcome.LATE:
                 await self._late(job, key)
             case Outcome.PAUSED:
@@ -308,7 +247,7 @@ class Runner:
                 self._queue.drop(job.name)
                 await self._notes.skipped(job, key, "overlap: while it was queued, a run of a newer slot started")
                 return
-            answer = await self._blocked_by_older(patient, key) or await self._ask(patient, key, job.lease_ms)
+            answer = await self._blocked_by_older(patient, key) or await self._claims.ask(patient, key, job.lease_ms)
             if answer.claim.outcome is Outcome.OVERLAP:  # K11: wait, never drop
                 self._watch_blocker(job, answer.claim)
                 return

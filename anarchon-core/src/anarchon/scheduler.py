@@ -17,14 +17,14 @@ from typing import Any, Self, TypeVar, Unpack
 from anarchon.backend import Backend, LeaseBackend
 from anarchon.clock import Clock, SystemClock
 from anarchon.engine import Engine, Settings
-from anarchon.errors import BackendUnavailable, ConfigurationError, JobExists, OptionError, SchedulerStateError, UnknownJob
+from anarchon.errors import BackendUnavailable, JobExists, OptionError, SchedulerStateError, UnknownJob
 from anarchon.handlers import HandlerFunction
 from anarchon.health import Health
 from anarchon.job import Duration, Job, JobOptions, duration_ms, make_job
 from anarchon.manual import run_now
 from anarchon.plugins import Observers, new_manager
 from anarchon.portal import Portal
-from anarchon.registry import create_backend
+from anarchon.registry import choose_backend
 from anarchon.runtime import EngineThread, HandlerThread, close_loop
 from anarchon.schedule import Schedule, zones_of
 from anarchon.signals import StopSignals
@@ -32,7 +32,6 @@ from anarchon.types import RunRecord
 
 __all__ = ["Scheduler"]
 
-URL_VARIABLE = "ANARCHON_URL"
 F = TypeVar("F", bound=HandlerFunction)
 T = TypeVar("T")
 
@@ -68,7 +67,7 @@ class Scheduler:
             raise OptionError(msg)
         manager = new_manager(plugins)
         self._observers = Observers(manager)
-        self._backend = _choose(url, backend, manager)
+        self._backend = choose_backend(url, backend, manager)
         self._name = instance
         self._grace_ms = duration_ms("grace", grace)
         self._max_running = max_running
@@ -383,19 +382,6 @@ class Scheduler:
 def instance_name() -> str:
     """Return a name for this process that no other has: host, pid and four random digits."""
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
-
-
-def _choose(url: str | None, backend: Backend | None, manager: Any) -> Backend:
-    if backend is not None:
-        if url is not None or not isinstance(backend, Backend):
-            msg = "give a URL or a backend object, not both" if url is not None else f"{backend!r:.80} is no backend"
-            raise ConfigurationError(msg)
-        return backend
-    url = url if url is not None else os.environ.get(URL_VARIABLE)
-    if not url:
-        msg = f"no store: write Scheduler('sqlite:///cron.db'), or set {URL_VARIABLE}"
-        raise ConfigurationError(msg)
-    return create_backend(url, manager)
 
 
 async def _when_ready(engine: Engine, work: Callable[[Engine], Coroutine[Any, Any, T]]) -> T:

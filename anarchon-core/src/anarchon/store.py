@@ -86,11 +86,13 @@ class Store:
         await self.call("open", self.backend.open, timeout_ms=4 * self.limits.call_timeout_ms)
         await self.measure()
 
-    async def close(self) -> None:
-        """Close the backend, and wait for claims under way."""
+    async def close(self, *, timeout_ms: float) -> None:
+        """Close the backend; a claim that is still under way has `timeout_ms` and is then given up."""
         if self._batches:
-            await asyncio.wait(self._batches)
-        await self.call("close", self.backend.close)
+            _, late = await asyncio.wait(self._batches, timeout=timeout_ms / 1000)
+            for batch in late:
+                batch.cancel()
+        await self.call("close", self.backend.close, timeout_ms=timeout_ms)
 
     async def measure(self) -> None:
         """Ask the store for its time; a store without a clock teaches nothing."""

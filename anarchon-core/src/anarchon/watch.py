@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from anarchon.clock import Moment
@@ -70,9 +70,10 @@ class Watch:
         """Return a watched run, or None."""
         return self._watched.get(key)
 
-    def older(self, job: str, slot_ms: int) -> list[Watched]:
-        """Return the watched runs of a job that are older than a slot, oldest first (K11)."""
-        keys = sorted((key for key in self._by_job.get(job, ()) if key.slot_ms < slot_ms), key=lambda key: key.slot_ms)
+    def older(self, names: Sequence[str], slot_ms: int) -> list[Watched]:
+        """Return the watched runs of a job, under all its names, that are older than a slot, oldest first (K11)."""
+        keys = [key for name in names for key in self._by_job.get(name, ()) if key.slot_ms < slot_ms]
+        keys.sort(key=lambda key: key.slot_ms)
         return [self._watched[key] for key in keys]
 
     def add(self, job: Job, key: RunKey, left_ms: float | None) -> Watched | None:
@@ -166,16 +167,15 @@ class Watch:
         """Whether the last look for unfinished runs is over a lease ago (K12)."""
         return self._recovered is None or self._clock.elapsed_ms(self._recovered) > lease_ms
 
-    async def recover(self, jobs: dict[str, Job]) -> None:
-        """Find every unfinished run of these jobs and watch it; what has ended is claimed at once (K12).
+    async def recover(self, names: Sequence[str]) -> None:
+        """Find every unfinished run under these names and watch it; what has ended is claimed at once (K12).
 
         Raises:
             BackendError: the store did not answer; nothing was recovered.
         """
-        if self._store.lease is None or not jobs:
+        if self._store.lease is None or not names:
             return
         before, self._recovered = self._recovered, self._clock.moment()
-        names = list(jobs)
         try:
             for start in range(0, len(names), RECOVER_CHUNK):
                 for view in await self._store.unfinished(names[start : start + RECOVER_CHUNK]):
