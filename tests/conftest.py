@@ -33,6 +33,15 @@ def pytest_report_header(config: pytest.Config) -> str:
     return f"anarchon: profile {config.getoption('--profile')}, stores {stores}"
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--profile") == Profile.NIGHTLY:
+        return
+    nightly = [item for item in items if item.get_closest_marker("nightly")]
+    if nightly:
+        config.hook.pytest_deselected(items=nightly)
+        items[:] = [item for item in items if item not in nightly]
+
+
 @pytest.fixture(scope="session")
 def profile(request: pytest.FixtureRequest) -> str:
     """How much to run: "default" or "nightly"."""
