@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from enum import StrEnum
 from itertools import pairwise
@@ -14,7 +14,8 @@ from typing import Final, TypedDict
 from anarchon.backend import Backend, LeaseBackend
 from anarchon.errors import OptionError
 from anarchon.handlers import Handler, HandlerFunction
-from anarchon.schedule import Schedule, parse
+from anarchon.schedule import Schedule, parse, zones_of
+from anarchon.schedule.zones import zone as zone_of
 from anarchon.types import ATTEMPTS_MAX
 
 __all__ = ["CatchUp", "Duration", "Job", "JobOptions", "Overlap", "duration_ms", "make_job"]
@@ -115,6 +116,18 @@ class Job:
     def names(self) -> tuple[str, ...]:
         """Every name under which a slot is claimed, oldest first."""
         return (*self.was, self.name)
+
+    def next_times(self, after_ms: float, count: int) -> list[datetime]:
+        """Return the next slots as aware datetimes, in the zone of the schedule if it has exactly one, else in UTC."""
+        zones = zones_of(self.schedule)
+        zone = zone_of(zones[0]).info if len(zones) == 1 else UTC
+        slots: list[datetime] = []
+        at_ms: int | None = int(after_ms)
+        while len(slots) < count and at_ms is not None:
+            at_ms = self.schedule.next_after(at_ms)
+            if at_ms is not None:
+                slots.append(datetime.fromtimestamp(at_ms / 1000, UTC).astimezone(zone))
+        return slots
 
 
 def duration_ms(option: str, value: object, *, least_ms: int = 0) -> int:

@@ -10,7 +10,7 @@ import socket
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
-from datetime import UTC, datetime
+from datetime import datetime
 from types import MappingProxyType, TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
@@ -26,9 +26,10 @@ from anarchon.plugins import Observers, new_manager
 from anarchon.portal import Portal
 from anarchon.registry import choose_backend
 from anarchon.runtime import EngineThread, HandlerThread, close_loop
-from anarchon.schedule import Schedule, zones_of
+from anarchon.schedule import Schedule
 from anarchon.signals import StopSignals
 from anarchon.types import RunRecord
+from anarchon.why import Why, why
 
 __all__ = ["Scheduler"]
 
@@ -316,6 +317,19 @@ class Scheduler:
         records = await self.history(name)
         return next((record for record in records if not record.key.note), None)
 
+    async def why(self, name: str, slot: datetime) -> Why:
+        """Explain in one or two sentences why a slot of a job ran or did not.
+
+        Raises:
+            ConfigurationError: `slot` has no time zone.
+        """
+        if slot.tzinfo is None:
+            msg = f"slot={slot!r} has no time zone: write an aware datetime"
+            raise OptionError(msg)
+        job = self._jobs.get(name)
+        slot_ms = round(slot.timestamp() * 1000)
+        return await self._on_engine(lambda e: why(e.store, name, slot_ms, schedule=job.schedule if job else None))
+
     async def pause(self, name: str) -> None:
         """Stop first claims of a job for the whole fleet; runs under way go on (C10).
 
@@ -337,20 +351,7 @@ class Scheduler:
 
     def next_runs(self, name: str, count: int = 5) -> list[datetime]:
         """Return the next slots of a job as aware datetimes, in the zone of its schedule if it has one."""
-        job = self._known(name)
-        zones = zones_of(job.schedule)
-        zone: Any = UTC
-        if len(zones) == 1:
-            from anarchon.schedule.zones import zone as zone_of
-
-            zone = zone_of(zones[0]).info
-        slots: list[datetime] = []
-        at_ms: int | None = int(self._clock.wall_ms())
-        while len(slots) < count and at_ms is not None:
-            at_ms = job.schedule.next_after(at_ms)
-            if at_ms is not None:
-                slots.append(datetime.fromtimestamp(at_ms / 1000, UTC).astimezone(zone))
-        return slots
+        return self._known(name).next_times(self._clock.wall_ms(), count)
 
     def health(self) -> Health:
         """Return how this instance is; cheap, no store call."""
