@@ -191,7 +191,7 @@ def pytest(arguments: list[str]) -> int:
     """Run pytest; its closing line is the last one printed. Returns its exit code, 1 if it was ended."""
     # Without compiled files each process that a test starts would cost three times as much.
     variables = {k: v for k, v in os.environ.items() if k not in {"PYTHONPATH", "PYTHONDONTWRITEBYTECODE"}}
-    words = [str(PYTHON), "-m", "pytest", *arguments]
+    words = [str(PYTHON), "-m", "pytest", "--durations=10", "--durations-min=2", *arguments]
     try:
         return subprocess.run(
             words, cwd=ROOT, env=variables, stdin=subprocess.DEVNULL, timeout=PYTEST_LIMIT_S, check=False

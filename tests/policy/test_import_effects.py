@@ -66,7 +66,9 @@ HEAVY = (
 
 
 def python(code: str, *arguments: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False, timeout=100)
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", code, *arguments], capture_output=True, text=True, check=False, timeout=100
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
