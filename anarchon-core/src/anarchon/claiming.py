@@ -18,6 +18,7 @@ __all__ = ["Answer", "Claims"]
 
 RETRY_FIRST_MS = 50
 RETRY_MOST_MS = 1_000
+STOPPING_CALLS = 2
 
 _log = logging.getLogger("anarchon.slot")
 
@@ -123,8 +124,10 @@ class Claims:
             try:
                 claim = await self._store.claim(request)
             except BackendError as error:
+                # K6: what may have been won must not be left behind by an instance that stops.
+                limit_ms = min(patience_ms, STOPPING_CALLS * self._store.limits.call_timeout_ms) if self.stopping else patience_ms
                 waited_ms = self._clock.elapsed_ms(sent)
-                if self.stopping or not self._store.limits.resolves_unknown or waited_ms + pause_ms > patience_ms:
+                if not self._store.limits.resolves_unknown or waited_ms + pause_ms > limit_ms:
                     _log.warning("%s: the claim of %d has no answer: %s", key.job, key.slot_ms, error)
                     return _Asked(key, request.token, sent, Claim(Outcome.UNKNOWN), error)
             else:

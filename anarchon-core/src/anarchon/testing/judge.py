@@ -26,6 +26,10 @@ CLAIM_MS = 12_000
 """How long a healthy instance may take from a slot's jitter to its run: two calls that time out, and one that works."""
 TAKEOVER_SLACK_MS = 1_000
 SLOTS_MAX = 200_000
+RESET_MS = 1_000
+CALL_MS = 5_500
+_LOSSY = frozenset({str(FaultKind.LOST_REPLIES), str(FaultKind.CLOCK_STEP)})
+"""Trouble that asking again with the same token overcomes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,23 @@ class Lives:
         return any(out.begin_ms <= end_ms and begin_ms <= out.end_ms for out in self.outages.get(name, ()))
 
 
+@dataclass(frozen=True, slots=True)
+class _Case:
+    by_key: dict[RunKey, list[Attempt]]
+    jobs: dict[str, Job]
+    lists: tuple[list[Job], list[Job]]
+    lives: Lives
+    plan: Plan
+
+    @property
+    def start_ms(self) -> int:
+        return int(self.plan.start.timestamp() * 1000)
+
+    @property
+    def end_ms(self) -> int:
+        return int((self.plan.start + self.plan.duration).timestamp() * 1000)
+
+
 def judge(report: Report, lists: tuple[list[Job], list[Job]], plan: Plan, lives: Lives) -> None:
     """Fill in the violations, the marks and the counts of a report."""
     jobs = {job.name: job for jobs in lists for job in jobs}
@@ -63,10 +84,15 @@ def judge(report: Report, lists: tuple[list[Job], list[Job]], plan: Plan, lives:
     found = report.violations
     found += _single_winner(by_key)
     found += _told_once(report)
+    found += _real_slots(report.attempts, jobs)
     if not stepped:
         found += _never_early(report.attempts)
         found += _local_deadline(by_key, lives)
-        found += _takeover_times(by_key, jobs, lives, lists)
+        case = _Case(by_key, jobs, lists, lives, plan)
+        found += _takeover_times(case)
+        found += _hand_over_times(report, case)
+        found += _kept_while_well(report, case)
+        found += _oldest_first(report, jobs, plan)
         found += _nothing_lost(report, lists, plan, lives)
     found += _all_ended(report, int((plan.start + plan.duration).timestamp() * 1000))
     _count_overlaps(report, by_key, jobs, lives)
@@ -126,28 +152,92 @@ def _local_deadline(by_key: dict[RunKey, list[Attempt]], lives: Lives) -> Iterat
                 yield f"K1: {_say(after)} started while {_say(before)} still believed in its lease"
 
 
-def _takeover_times(
-    by_key: dict[RunKey, list[Attempt]], jobs: dict[str, Job], lives: Lives, lists: tuple[list[Job], list[Job]]
-) -> Iterator[str]:
-    for key, attempts in by_key.items():
-        job = jobs.get(key.job)
+def _takeover_times(case: _Case) -> Iterator[str]:
+    for key, attempts in case.by_key.items():
+        job = case.jobs.get(key.job)
         if job is None:
             continue
         for attempt in attempts:
             if attempt.end != "killed" or attempt.end_ms is None:
                 continue
             due_ms = attempt.end_ms + job.lease_ms + job.heartbeat_ms + TAKEOVER_SLACK_MS
-            holders = [i for i, entries in enumerate(lists) if any(entry.name == job.name for entry in entries)]
-            watchers = lives.healthy(attempt.start_ms - 1_000, due_ms, holders)
+            holders = [i for i, entries in enumerate(case.lists) if any(entry.name == job.name for entry in entries)]
+            watchers = case.lives.healthy(attempt.start_ms - 1_000, due_ms, holders)
             alone = not any(
                 other.key != key and other.key.job == key.job and other.end != "done" and other.start_ms < due_ms
-                for others in by_key.values()
+                for others in case.by_key.values()
                 for other in others
             )
             later = [other.start_ms for other in attempts if other.attempt == attempt.attempt + 1]
             if watchers and alone and attempt.attempt < job.max_attempts and not (later and later[0] <= due_ms):
                 took = f"after {later[0] - attempt.end_ms:.0f} ms" if later else "never"
                 yield f"C12: {_say(attempt)} was killed and taken over {took}, although {watchers[0]} was well"
+
+
+def _hand_over_times(report: Report, case: _Case) -> Iterator[str]:
+    """C16: a run that was handed over is running again within a heartbeat, wherever somebody is well."""
+    for told in report.told:
+        job = case.jobs.get(told.key.job)
+        if told.event != "run_released" or job is None or not told.reason.startswith("hand-over"):
+            continue
+        if told.key.slot_ms >= case.end_ms:
+            continue  # the whole fleet is being stopped
+        due_ms = told.at_ms + job.heartbeat_ms + TAKEOVER_SLACK_MS
+        holders = [i for i, entries in enumerate(case.lists) if any(entry.name == job.name for entry in entries)]
+        watchers = case.lives.healthy(told.at_ms - job.max_late_ms - job.lease_ms, due_ms, holders)
+        attempts = case.by_key.get(told.key, [])
+        begun = [attempt for attempt in attempts if attempt.start_ms >= told.at_ms - TAKEOVER_SLACK_MS]
+        others = [other for key, other in case.by_key.items() if key.job == job.name and key != told.key]
+        alone = all(other[-1].end == "done" for other in others)
+        if watchers and alone and attempts and not any(attempt.start_ms <= due_ms for attempt in begun):
+            yield f"C16: {told.key.job} slot {told.key.slot_ms} was handed over and not begun again within {due_ms - told.at_ms:.0f} ms"
+
+
+def _kept_while_well(report: Report, case: _Case) -> Iterator[str]:
+    """K1, K2: an instance without trouble starts what it wins, and does not lose its lease."""
+    for attempts in case.by_key.values():
+        for attempt in attempts:
+            if attempt.lost_ms is not None and not case.lives.troubled(
+                attempt.instance, attempt.start_ms - READY_MS, attempt.lost_ms
+            ):
+                yield f"K1: {_say(attempt)} lost its lease on an instance without trouble"
+    begun = {(a.key, a.attempt) for a in report.attempts}
+    for records in report.history.values():
+        for record in records:
+            job = case.jobs.get(record.job)
+            if job is None or record.key.note or record.status is not RunStatus.LOST or (record.key, record.attempt) in begun:
+                continue
+            at_ms = record.claimed_ms - case.start_ms
+            span = case.lives.spans.get(record.instance)
+            begin_ms, end_ms = at_ms + RESET_MS, at_ms + job.lease_ms
+            well = span is not None and end_ms < span[1] and not case.lives.troubled(record.instance, begin_ms, end_ms)
+            troubles = {
+                out.kind for out in case.lives.outages.get(record.instance, ()) if out.begin_ms <= end_ms and at_ms <= out.end_ms
+            }
+            if well and troubles <= _LOSSY and job.lease_ms > CALL_MS:
+                yield f"K2: {record.job} slot {record.slot_ms} was won by {record.instance} and never begun there"
+
+
+def _oldest_first(report: Report, jobs: dict[str, Job], plan: Plan) -> Iterator[str]:
+    """K11: catch-up begins the older of two missed slots first."""
+    begun: dict[str, list[Attempt]] = defaultdict(list)
+    for attempt in report.attempts:
+        job = jobs.get(attempt.key.job)
+        late_ms = attempt.store_ms - attempt.key.slot_ms
+        if job is not None and job.catch_up is CatchUp.ALL and attempt.attempt == 1 and late_ms > job.max_late_ms:
+            begun[attempt.instance + " " + job.name].append(attempt)
+    for attempts in begun.values():
+        for before, after in pairwise(attempts):
+            if before.key.slot_ms > after.key.slot_ms:
+                yield f"K11: {_say(before)} was caught up before slot {after.key.slot_ms}"
+
+
+def _real_slots(attempts: Sequence[Attempt], jobs: dict[str, Job]) -> Iterator[str]:
+    """K3: every slot that runs is a slot of the schedule."""
+    for attempt in attempts:
+        job, key = jobs.get(attempt.key.job), attempt.key
+        if job is not None and key.space == "" and job.schedule.next_after(key.slot_ms - 1) != key.slot_ms:
+            yield f"K3: {_say(attempt)} is no slot of its schedule"
 
 
 def _expected(job: Job, plan: Plan) -> list[int]:

@@ -21,11 +21,14 @@ from anarchon.testing.judge import Lives, judge
 from anarchon.testing.loop import OWNER, run_virtual
 from anarchon.testing.tape import Attempt, Mark, Outage, Report, Tape
 from anarchon.testing.world import Link, SimulatedClock, Wire, World
+from anarchon.types import RunStatus
 
 __all__ = ["Plan", "simulate"]
 
 INSTANCES_MAX = 20
 HISTORY_MAX = 100_000
+CALM_MS = 12_000
+"""How long an unknown answer may take to be cleared up: a call that times out, another, and a pause."""
 START = datetime(2027, 1, 15, 10, 0, tzinfo=UTC)
 
 
@@ -142,6 +145,8 @@ class _Fleet:
         await asyncio.sleep(duration_ms / 1000)  # noqa: TID251 - virtual time
 
     def _check_bounds(self, instance: _Instance, engine: Engine) -> None:
+        if instance.main is not None and instance.main.done():
+            self.report.violations.append(f"{instance.name}: the engine ended by itself: {instance.main!r}")
         if engine.defects:
             self.report.violations.append(f"{instance.name}: a defect: {engine.defects[0]!r}")
         jobs = len(engine.jobs)
@@ -207,9 +212,18 @@ class _Fleet:
         if instance.engine is not None and main is not None:
             instance.engine.stop()
             await asyncio.wait([main], timeout=self.plan.grace_s + 2)
+            if instance.wire.calm_for(self.world.true_ms(), CALM_MS):
+                self._check_let_go(instance)
             if not main.done():
                 self.report.violations.append(f"K6: {instance.name} did not stop within its grace + 2 s")
         self._kill(instance)
+
+    def _check_let_go(self, instance: _Instance) -> None:
+        names = {job.name for job in self.lists[instance.list_index]}
+        for view in self.world.store.unfinished(sorted(names)):
+            if view.instance == instance.name and view.status is RunStatus.RUNNING:
+                where = f"{view.key.job} slot {view.key.slot_ms}"
+                self.report.violations.append(f"K6: {instance.name} stopped and still holds {where}")
 
     # -- faults -----------------------------------------------------------------------------------------------------
 
@@ -256,7 +270,9 @@ class _Fleet:
                     clock.skew_ms = instance.skew_ms
                 self.report.marks[Mark.CLOCK_STEP] += 1
             case _:
+                instance.wire.troubled_ms = float("inf")
                 await self._disturb(instance.wire, fault)
+                instance.wire.troubled_ms = self.world.true_ms()
         self.report.outages.append(Outage(name, begin_ms, self.world.true_ms(), fault.kind))
 
     async def _disturb(self, wire: Wire, fault: Fault) -> None:

@@ -83,9 +83,14 @@ class Wire:
     slow_ms: float = 0.0
     running: asyncio.Event = field(default_factory=asyncio.Event)
     dead: bool = False
+    troubled_ms: float = float("-inf")
 
     def __post_init__(self) -> None:
         self.running.set()
+
+    def calm_for(self, now_ms: float, span_ms: float) -> bool:
+        """Whether nothing was wrong with this wire for a span up to now."""
+        return now_ms - self.troubled_ms >= span_ms
 
     def latency_ms(self, chance: random.Random) -> float:
         """Return one way's time."""
