@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
@@ -18,7 +19,7 @@ from anarchon.url import BackendUrl
 
 from anarchon_sqlite.database import Database
 from anarchon_sqlite.effects import Effects
-from anarchon_sqlite.link import Link
+from anarchon_sqlite.link import Call, Link
 from anarchon_sqlite.options import (
     BUSY_TIMEOUT_MS,
     CONNECTIONS,
@@ -116,12 +117,20 @@ class SQLiteBackend(LeaseBackend):
             self._database.place = None
 
     async def claim(self, request: ClaimRequest) -> Claim:
-        return await self._writer.peek_then_write(
-            lambda db: self._steps.peek(db, request), lambda db: self._steps.claim(db, request)
-        )
+        def body(call: Call, db: sqlite3.Connection) -> Claim:
+            known = call.read(db, lambda db: self._steps.peek(db, request))
+            return known or call.write(db, lambda db: self._steps.claim(db, request))
+
+        return await self._writer.run(body)
 
     async def claim_many(self, requests: Sequence[ClaimRequest]) -> list[Claim | BackendError]:
-        return await self._writer.write(lambda db: self._steps.claim_each(db, requests))
+        def body(call: Call, db: sqlite3.Connection) -> list[Claim | BackendError]:
+            answers: list[Claim | BackendError | None] = [*call.read(db, lambda db: self._steps.peek_each(db, requests))]
+            asked = [request for request, answer in zip(requests, answers, strict=True) if answer is None]
+            decided = iter(call.write(db, lambda db: self._steps.claim_each(db, asked)) if asked else ())
+            return [next(decided) if answer is None else answer for answer in answers]
+
+        return await self._writer.run(body)
 
     async def finish(self, key: RunKey, token: str, result: RunResult) -> bool:
         return await self._writer.write(lambda db: self._steps.finish(db, key, token, result))

@@ -13,7 +13,7 @@ from typing import Final
 from anarchon.clock import Clock, SystemClock
 from anarchon.errors import BackendTimeout, BackendUnavailable, StoreSetupError
 
-from anarchon_sqlite.failures import explain_open, is_busy
+from anarchon_sqlite.failures import explain_open, is_busy, why_not_writable
 from anarchon_sqlite.options import Options
 from anarchon_sqlite.sql import SCHEMA, SCHEMA_VERSION, Sql, name_tables
 
@@ -118,6 +118,9 @@ class Database:
         )
         try:
             use_wal(connection, self.path)
+            refusal = why_not_writable(self.path)
+            if refusal is not None:
+                raise refusal
             connection.execute(f"PRAGMA synchronous = {self.options.synchronous.upper()}")
             self._prepare(connection)
             self._remember_place()

@@ -43,9 +43,9 @@ class _Block(Worker):
         self._timer.daemon = True
         self.expired = False
 
-    async def begin(self, key: RunKey, token: str) -> None:
+    async def begin(self, key: RunKey, token: str, *, wait_ms: float) -> None:
         """Take the write lock, make sure that the token holds the run, and start the clock."""
-        call = Call(self._database, self._database.options.lock_wait_ms)
+        call = Call(self._database, wait_ms)
 
         def begin(db: sqlite3.Connection) -> None:
             db.execute("BEGIN IMMEDIATE")
@@ -77,15 +77,21 @@ class _Block(Worker):
 
         try:
             await self.run(lambda db: call.retry(lambda: complete(db)))
+        except BackendError as error:
+            if self.expired:
+                raise self.too_long() from error
+            raise
         finally:
             call.abandoned = True
 
     async def leave(self) -> None:
         """Roll back what is not committed, close the connection and end both threads (C24)."""
         self._timer.cancel()
-        await self.end()
         if self._timer.ident is not None:
-            self._timer.join(1)
+            self._timer.join(1)  # before the connection goes that it may be about to interrupt
+        for connection in self._made:
+            connection.interrupt()  # a statement of a cancelled block may still run, and the end waits behind it
+        await self.end()
 
     def too_long(self) -> BackendTimeout:
         """Return the error of a block whose time is over."""
@@ -96,9 +102,10 @@ class _Block(Worker):
         return sqlite3.SQLITE_DENY if refused else sqlite3.SQLITE_OK
 
     def _time_over(self) -> None:
+        self.expired = True
+
         def roll_back(db: sqlite3.Connection) -> None:
             if db.in_transaction:
-                self.expired = True
                 db.set_authorizer(None)
                 db.execute("ROLLBACK")
                 db.set_authorizer(self._authorize)
@@ -137,12 +144,15 @@ class Effects:
         self, key: RunKey, token: str, result: RunResult, *, limit_ms: int
     ) -> AsyncIterator[aiosqlite.Connection]:
         """See `SQLiteBackend.transaction`."""
-        await self._take_place()
+        if self._database.place is None:
+            raise BackendUnavailable("the SQLite backend is not open: call open() first")
+        deadline_ms = self._database.monotonic_ms() + self._database.options.lock_wait_ms
+        await self._take_place(deadline_ms)
         try:
             block = _Block(self._database, self._steps, limit_ms)
             await block.start()
             try:
-                await block.begin(key, token)
+                await block.begin(key, token, wait_ms=deadline_ms - self._database.monotonic_ms())
                 try:
                     async with asyncio.timeout(limit_ms / 1000) as scope:
                         yield block
@@ -156,10 +166,8 @@ class Effects:
         finally:
             self._places.release()
 
-    async def _take_place(self) -> None:
-        limit_ms = self._database.options.lock_wait_ms
-        deadline_ms = self._database.monotonic_ms() + limit_ms
+    async def _take_place(self, deadline_ms: float) -> None:
         while not self._places.acquire(blocking=False):
             if self._database.monotonic_ms() >= deadline_ms:
-                raise BackendTimeout(f"no connection for a transaction block came free within {limit_ms} ms: raise ?max=")
+                raise BackendTimeout("no connection for a transaction block came free in time: raise ?max=")
             await self._clock.sleep_ms(PLACE_PAUSE_MS)

@@ -9,7 +9,7 @@ from typing import Final
 
 from anarchon.errors import BackendError, BackendUnavailable, StoreDamaged, StoreSetupError
 
-__all__ = ["explain", "explain_open", "is_busy"]
+__all__ = ["explain", "explain_open", "is_busy", "why_not_writable"]
 
 _PRIMARY: Final = 0xFF
 _DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
@@ -47,12 +47,20 @@ def explain_open(error: sqlite3.Error, path: str) -> BackendError:
         return StoreSetupError(f"{path} is a directory: name a database file in it")
     if not folder.is_dir():
         return StoreSetupError(f"{path} cannot be made because the folder {folder} does not exist: make it first")
-    if file.exists() and not os.access(file, os.R_OK | os.W_OK):
-        return StoreSetupError(f"{path} may not be read and written by this user: change its rights or owner")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        return StoreSetupError(
-            f"the folder {folder} may not be written by this user, but SQLite keeps files beside {file.name}: change its rights"
-        )
+    refusal = why_not_writable(path)
+    if refusal is not None:
+        return refusal
     if _code(error) == sqlite3.SQLITE_READONLY:
         return StoreSetupError(f"{path} lies on a read-only file system: choose another place")
     return explain(error, path)
+
+
+def why_not_writable(path: str) -> StoreSetupError | None:
+    """Return the error for a file or folder that this user may not write; SQLite itself only tells at the first write."""
+    file, folder = Path(path), Path(path).parent
+    if file.exists() and not os.access(file, os.R_OK | os.W_OK):
+        return StoreSetupError(f"{path} may not be read and written by this user: change its rights or owner")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        why = f"may not be written by this user, but SQLite keeps files beside {file.name}"
+        return StoreSetupError(f"the folder {folder} {why}: change its rights")
+    return None

@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Callable
 from typing import TypeVar
 
-from anarchon.errors import BackendTimeout, BackendUnavailable
+from anarchon.errors import BackendError, BackendTimeout, BackendUnavailable
 
 from anarchon_sqlite.database import PAUSE_MOST_MS, Database
 from anarchon_sqlite.failures import explain, is_busy
@@ -74,6 +74,9 @@ class Call:
                 raise BackendUnavailable(_CLOSED)
             try:
                 return attempt()
+            except (OverflowError, UnicodeError) as error:
+                msg = f"{self._database.path} cannot hold this value: {error}"
+                raise BackendError(msg) from error
             except sqlite3.Error as error:
                 if not is_busy(error):
                     raise explain(error, self._database.path) from error
@@ -120,22 +123,20 @@ class Link:
 
     async def write(self, step: Step[T]) -> T:
         """Run a step in a transaction of its own; see `Call.write`."""
-        return await self._run(lambda call, connection: call.write(connection, step))
+        return await self.run(lambda call, connection: call.write(connection, step))
 
     async def read(self, step: Step[T]) -> T:
         """Run a step that reads; see `Call.read`."""
-        return await self._run(lambda call, connection: call.read(connection, step))
+        return await self.run(lambda call, connection: call.read(connection, step))
 
-    async def peek_then_write(self, peek: Step[T | None], step: Step[T]) -> T:
-        """Answer from a plain read if that suffices, else run the step in a transaction, in the same hop."""
+    async def run(self, body: Callable[[Call, sqlite3.Connection], T]) -> T:
+        """Run several steps in one hop and under one deadline.
 
-        def both(call: Call, connection: sqlite3.Connection) -> T:
-            known = call.read(connection, peek)
-            return call.write(connection, step) if known is None else known
-
-        return await self._run(both)
-
-    async def _run(self, body: Callable[[Call, sqlite3.Connection], T]) -> T:
+        Raises:
+            BackendTimeout: the lock, or the disk, was not free in time (C23).
+            BackendUnavailable: the store is not open, or fails.
+            StoreDamaged: the file cannot be read.
+        """
         if self._worker is None:
             msg = "the SQLite backend is not open: call open() first"
             raise BackendUnavailable(msg)

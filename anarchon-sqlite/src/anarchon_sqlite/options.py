@@ -145,7 +145,7 @@ def options_from_url(url: BackendUrl) -> Options:
 
 
 def _path(url: BackendUrl) -> str:
-    if url.netloc == ":memory:" or url.path == "/:memory:" or (not url.netloc and url.path in {"", "/"}):
+    if url.path == "/:memory:" or (not url.netloc and url.path in {"", "/"}):
         msg = f"{url}: {MEMORY_HINT}"
         raise UrlError(msg)
     if url.netloc:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -115,6 +115,16 @@ class Steps:
             return None
         now_ms = self.now_ms()
         return self._taken(run, now_ms)
+
+    def peek_each(self, db: sqlite3.Connection, requests: Sequence[ClaimRequest]) -> list[Claim | None]:
+        """Answer those of several claims that need not write."""
+        answers: list[Claim | None] = []
+        for request in requests:
+            answer = None
+            with suppress(OverflowError, UnicodeError):  # told apart under the lock, item by item
+                answer = self.peek(db, request)
+            answers.append(answer)
+        return answers
 
     def _taken(self, run: _Run, now_ms: int) -> Claim | None:
         if run.status.final:  # C18
@@ -283,8 +293,8 @@ class Steps:
             part = keys[start : start + WANTED_MOST]
             wanted = ", ".join(["(?, ?, ?, ?)"] * len(part))
             values = [value for place, key in enumerate(part, start) for value in (place, key.job, key.slot_ms, key.space)]
+            now_ms = self.now_ms()  # before the read: a renewal between the two must not make a held run look free
             rows = db.execute(self.sql.check.format(wanted=wanted), values).fetchall()
-            now_ms = self.now_ms()
             for place, *row in rows:
                 views[place] = _view(keys[place], row, now_ms)
         return views
@@ -295,8 +305,8 @@ class Steps:
         for start in range(0, len(jobs), WANTED_MOST):
             part = jobs[start : start + WANTED_MOST]
             wanted = ", ".join(["(?)"] * len(part))
-            rows = db.execute(self.sql.unfinished.format(wanted=wanted), part).fetchall()
             now_ms = self.now_ms()
+            rows = db.execute(self.sql.unfinished.format(wanted=wanted), part).fetchall()
             views += [_view(RunKey(job, slot_ms, space), row, now_ms) for job, slot_ms, space, *row in rows]
         return sorted(views, key=lambda view: view.key.slot_ms)
 

@@ -1,8 +1,8 @@
 """The one place that knows the inside of aiosqlite: whole transactions as one function on its thread.
 
 aiosqlite 0.22 offers one awaited call a statement. A transaction of several such calls stays open across waits of the
-event loop, so a blocked loop would hold the write lock of every process. Its thread takes `(future, function)` pairs
-from the queue `_tx`, and that is enough to run a function there. `tests/test_worker.py` fails when this changes.
+event loop, so a blocked loop would hold the write lock of every process. Its thread `_thread` takes `(future, function)`
+pairs from the queue `_tx`, and that is enough to run a function there. `tests/test_worker.py` fails when this changes.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ import asyncio
 import sqlite3
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import aiosqlite
+from aiosqlite.core import _STOP_RUNNING_SENTINEL
 from anarchon.errors import BackendUnavailable
 
 __all__ = ["Worker"]
@@ -55,17 +57,14 @@ class _Work(Generic[T]):
 
 
 class Worker(aiosqlite.Connection):
-    """An aiosqlite connection that also runs functions on its thread, and whose thread never outlives the program."""
+    """An aiosqlite connection that also runs functions on its thread, and whose thread never outlives the program.
+
+    Every answer travels by `_Work`, for what aiosqlite does itself ends the thread when the caller's loop is closed.
+    """
 
     def __init__(self, connect: Callable[[], sqlite3.Connection]) -> None:
-        made: list[sqlite3.Connection] = []
-
-        def connector() -> sqlite3.Connection:
-            made.append(connect())
-            return made[0]
-
-        super().__init__(connector, _CHUNK_ROWS)
-        self._made = made
+        super().__init__(connect, _CHUNK_ROWS)
+        self._made: list[sqlite3.Connection] = []
         # Not a daemon, it would keep the interpreter from ending when a user forgets close(). Dying in the middle of a
         # transaction is safe: the next process to open the file rolls it back.
         self._thread.daemon = True
@@ -73,23 +72,22 @@ class Worker(aiosqlite.Connection):
 
     async def start(self) -> None:
         """Start the thread and connect; whatever `connect` raises comes out, and then no thread is left."""
+        connect, made = self._connector, self._made
+
+        def connect_and_keep() -> sqlite3.Connection:
+            made.append(connect())
+            return made[0]
+
+        self._thread.start()
         try:
-            await self
-        except BaseException:
-            self._thread.join(0)
+            self._connection = await self._submit(connect_and_keep)
+        except asyncio.CancelledError:
+            self.stop()
             raise
-
-    def stop(self) -> asyncio.Future[None] | None:
-        """Queue the end of the thread, and before it the end of a connection that a cancelled start left behind (C22)."""
-        made = self._made
-
-        def close() -> None:
-            for connection in made:
-                connection.close()
-
-        self._tx.put_nowait((None, close))
-        future: asyncio.Future[None] | None = super().stop()
-        return future
+        except BaseException:
+            self.stop()
+            self._thread.join(_JOIN_S)
+            raise
 
     async def run(self, function: Callable[[sqlite3.Connection], T]) -> T:
         """Run a function with the plain connection on the thread, in one hop, and return what it returns.
@@ -99,25 +97,47 @@ class Worker(aiosqlite.Connection):
         Raises:
             BackendUnavailable: the connection is closed.
         """
-        if not self._running or not self._made or not self._thread.is_alive():
+        connection = self._connection
+        if connection is None or not self._running or not self._thread.is_alive():
             msg = "the SQLite backend is not open: call open() first"
             raise BackendUnavailable(msg)
-        connection = self._made[0]
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._tx.put_nowait((None, _Work(lambda: function(connection), future)))
-        return await future
+        return await self._submit(lambda: function(connection))
 
     def post(self, function: Callable[[sqlite3.Connection], None]) -> None:
         """Queue a function from any thread; nobody waits for it."""
         connection = self._made[0]
         self._tx.put_nowait((None, lambda: function(connection)))
 
+    def stop(self) -> None:
+        """Queue the end of the connection, also one that a cancelled start left behind (C22), and of the thread."""
+        self._running = False
+        self._connection = None
+        self._tx.put_nowait((None, partial(_close, self._made)))
+        self._tx.put_nowait((None, _end_thread))
+
     async def end(self) -> None:
         """Close the connection and wait for the thread to end (C24); may be called again."""
         if not self._running or not self._thread.is_alive():
             return
-        future = self.stop()
-        self._connection = None
-        if future is not None:
-            await future
+        closed = self._submit(partial(_close, self._made))
+        self.stop()
+        await closed
         self._thread.join(_JOIN_S)
+
+    def _submit(self, function: Callable[[], T]) -> asyncio.Future[T]:
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._tx.put_nowait((None, _Work(function, future)))
+        return future
+
+    async def _execute(self, fn: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """Carry the statements of aiosqlite's own interface."""
+        return await self.run(lambda _: fn(*args, **kwargs))
+
+
+def _close(connections: list[sqlite3.Connection]) -> None:
+    while connections:
+        connections.pop().close()
+
+
+def _end_thread() -> object:
+    return _STOP_RUNNING_SENTINEL
