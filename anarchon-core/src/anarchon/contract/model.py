@@ -274,26 +274,25 @@ def _prune(state: JobState, request: ClaimRequest, window: Window) -> JobState:
 
 def _first(state: JobState, request: ClaimRequest, window: Window, limits: Limits, *, slack_ms: float) -> Iterator[Transition]:
     """The claim of a claim-only backend: who is first, and (with `store_clock`) early and late (C9)."""
-    run = state.get(request.key)
+    key = request.key
+    run = state.get(key)
+    if run is not None and run.token == request.token and limits.resolves_unknown:
+        yield _won(state, run)
+        return
+    timed = limits.store_clock and not (key.manual or key.note)
+    low, high = window.low_ms - slack_ms - key.slot_ms, window.high_ms + slack_ms - key.slot_ms
+    overtaken = limits.ordered and any(other.key.slot_ms > key.slot_ms for other in state.runs)
+    # Whether a refused claim hears of the winner, of the time or of a newer slot is the store's order to choose.
+    if timed and low < 0:
+        yield Transition(Answer(Outcome.EARLY), state)
+    if overtaken or (timed and high > request.max_late_ms):
+        yield Transition(Answer(Outcome.LATE), state)
     if run is not None:
-        if run.token == request.token and limits.resolves_unknown:
-            yield _won(state, run)
-            return
         yield Transition(Answer(Outcome.LOST), state)
         if run.status.final:
             yield Transition(Answer(Outcome.DONE), state)
         return
-    key = request.key
-    timed = limits.store_clock and not (key.manual or key.note)
-    low, high = window.low_ms - slack_ms - key.slot_ms, window.high_ms + slack_ms - key.slot_ms
-    if timed and low < 0:
-        yield Transition(Answer(Outcome.EARLY), state)
-    if timed and high > request.max_late_ms:
-        yield Transition(Answer(Outcome.LATE), state)
-    if timed and (high < 0 or low > request.max_late_ms):
-        return
-    if limits.ordered and any(other.key.slot_ms > key.slot_ms for other in state.runs):
-        yield Transition(Answer(Outcome.LATE), state)
+    if overtaken or (timed and (high < 0 or low > request.max_late_ms)):
         return
     yield _won(state, RunState(key, 1, request.token, RunStatus.RUNNING, window, request.lease_ms))
 
