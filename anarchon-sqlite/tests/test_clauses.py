@@ -335,22 +335,24 @@ def test_c23_a_writer_busy_for_8_s_ends_in_a_timeout_and_later_claims_work(path:
     use(SQLiteBackend(path), play)
 
 
-@pytest.mark.parametrize("how", ["moved", "deleted", "replaced"])
+@pytest.mark.parametrize("how", ["moved", "deleted", "replaced", "cron.db-wal", "cron.db-shm"])
 def test_c23_a_file_that_is_moved_deleted_or_replaced_fails_closed(path: Path, how: str) -> None:
     async def play(backend: SQLiteBackend) -> None:
         assert (await backend.claim(ask())).won
-        elsewhere = path.with_name("elsewhere.db")
-        os.link(path, elsewhere)
-        path.unlink()
+        for name in (path, path.with_name("cron.db-wal"), path.with_name("cron.db-shm")):
+            if how not in ("cron.db-wal", "cron.db-shm") or how == name.name:
+                os.link(name, f"{name}.kept")
+                name.unlink()
         if how == "replaced":
             path.write_bytes(b"")
         for _ in range(2):
-            with pytest.raises(BackendUnavailable, match=r"cron\.db was moved, deleted or replaced"):
+            with pytest.raises(BackendUnavailable, match=r"cron\.db .*was moved, deleted or replaced"):
                 await backend.claim(ask(RunKey("sync", T0 - 1)))
             with pytest.raises(BackendUnavailable):
                 await backend.check([KEY])
         if how == "moved":
-            elsewhere.rename(path)
+            for name in (path, path.with_name("cron.db-wal"), path.with_name("cron.db-shm")):
+                Path(f"{name}.kept").rename(name)
             assert (await backend.claim(ask(RunKey("sync", T0 - 1)))).won
 
     use(SQLiteBackend(path, clock=StoreClock()), play)

@@ -172,6 +172,22 @@ def test_a_table_of_somebody_else_is_left_alone(path: Path) -> None:
         assert reader.execute("SELECT name FROM sqlite_master WHERE name LIKE 'runs%'").fetchall() == [("runs",)]
 
 
+def test_c7_a_link_and_its_file_are_one_store(path: Path, tmp_path: Path) -> None:
+    async def main() -> None:
+        folder = tmp_path / "elsewhere"
+        folder.mkdir()
+        (folder / "link.db").symlink_to(path)
+        file, link = SQLiteBackend(path), SQLiteBackend(folder / "link.db")
+        await file.open()
+        await link.open()
+        await link.set_paused("sync", True)
+        assert [job.job for job in await file.jobs()] == ["sync"]
+        await link.close()
+        await file.close()
+
+    asyncio.run(main())
+
+
 def test_c21_opening_at_once_in_one_process_works(path: Path) -> None:
     async def main() -> None:
         backends = [SQLiteBackend(path) for _ in range(8)]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from threading import Event
 from typing import Final
 
@@ -18,6 +18,9 @@ from anarchon_sqlite.options import Options
 from anarchon_sqlite.sql import SCHEMA, SCHEMA_VERSION, Sql, name_tables
 
 __all__ = ["Database", "use_wal"]
+
+Place = tuple[tuple[int, int], ...]
+"""Device and inode of the database file and of the two that SQLite keeps beside it."""
 
 SLICE_MS: Final = 50
 """How long SQLite itself waits for a lock; between two slices we look whether the caller still wants the answer.
@@ -54,7 +57,7 @@ def use_wal(connection: sqlite3.Connection, path: str) -> None:
 class Database:
     """A file with the options to open it. Holds no connection, so it may cross a fork.
 
-    `place` is the device and inode that the first connection saw: a file that was moved, deleted or replaced is not our
+    `place` is what the first connection saw: a file that was moved, deleted or replaced is not our
     store any more, and writing on would hide runs from those who open the path now.
     """
 
@@ -62,7 +65,8 @@ class Database:
     clock: Clock = field(default_factory=SystemClock)
     sql: Sql = field(init=False)
     closing: Event = field(init=False, default_factory=Event)
-    place: tuple[int, int] | None = field(init=False, default=None)
+    place: Place | None = field(init=False, default=None)
+    _real: str = field(init=False, default="")
 
     def __post_init__(self) -> None:
         self.sql = Sql.of(self.options.table)
@@ -173,15 +177,16 @@ class Database:
             connection.execute(self.sql.put_version, (number,))
 
     def _remember_place(self) -> None:
-        place = self._look()
         if self.place is None:
-            self.place = place
+            self._real = os.path.realpath(self.path)
+            self.place = self._look()
         self.check_place()
 
-    def _look(self) -> tuple[int, int] | None:
+    def _look(self) -> Place | None:
+        # The files beside it as well: the locks of write-ahead logging are taken on them, beside the file a link points to.
         with suppress(OSError):
-            found = Path(self.path).stat()
-            return found.st_dev, found.st_ino
+            found = [os.stat(name) for name in (self.path, self._real + "-wal", self._real + "-shm")]
+            return tuple((file.st_dev, file.st_ino) for file in found)
         return None
 
     def check_place(self) -> None:
@@ -191,7 +196,8 @@ class Database:
             BackendUnavailable: it was moved, deleted or replaced.
         """
         if self._look() != self.place or self.place is None:
-            msg = f"{self.path} was moved, deleted or replaced while in use: put it back, or stop all instances and start anew"
+            what = f"{self.path} (or its -wal or -shm) was moved, deleted or replaced while in use"
+            msg = f"{what}: put it back, or stop all instances and start anew"
             raise BackendUnavailable(msg)
 
 
