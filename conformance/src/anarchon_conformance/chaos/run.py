@@ -1,0 +1,206 @@
+"""The chaos tier: a fleet of real processes on the real store, a nemesis, and the verdict."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from anarchon.backend import Backend
+from anarchon.errors import BackendError
+from anarchon.types import SLOT, ClaimRequest, Outcome, RunKey, new_token
+
+from anarchon_conformance.arena import Arena
+from anarchon_conformance.chaos.fleet import Fleet
+from anarchon_conformance.chaos.journal import Event, What
+from anarchon_conformance.chaos.nemesis import Nemesis, Trouble, faults_for
+from anarchon_conformance.chaos.plan import Role, WorkerPlan
+from anarchon_conformance.chaos.verdicts import Evidence, findings, marks_of, tested
+from anarchon_conformance.report import Check, Failure, Mark, Profile, RunOptions, Tier, TierResult, Verdict
+from anarchon_conformance.target import Target
+
+__all__ = ["CLAUSES_TESTED", "run_chaos"]
+
+CLAUSES_TESTED = ("C1", "C2", "C6", "C18", "C19", "C23")
+LEASE_CLAUSES_TESTED = ("C8", "C11", "C12", "C15")
+WORKERS = 3
+SETTLE_MS = 1_500.0
+PROBE_MS = 20_000.0
+RECORDS_MAX = 5_000
+ASK_TRIES = 20
+FAILURES_MAX = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """One fleet: what its workers are, and how much trouble it gets."""
+
+    role: Role
+    faults: int
+    store_kills: int
+    period_ms: int
+    work_ms: int
+
+
+PHASES: dict[Profile, tuple[Phase, ...]] = {
+    Profile.DEFAULT: (
+        Phase(role=Role.CLAIMS, faults=5, store_kills=5, period_ms=250, work_ms=350),
+        Phase(role=Role.SCHEDULER, faults=4, store_kills=1, period_ms=1_000, work_ms=700),
+    ),
+    Profile.NIGHTLY: (
+        Phase(role=Role.CLAIMS, faults=50, store_kills=50, period_ms=250, work_ms=350),
+        Phase(role=Role.SCHEDULER, faults=30, store_kills=10, period_ms=1_000, work_ms=700),
+    ),
+}
+
+
+async def run_chaos(target: Target, options: RunOptions) -> TierResult:
+    """Run both fleets under faults drawn from the seed; the same seed draws the same faults, not the same interleaving."""
+    start_ms = target.clock.monotonic_ms()
+    checks: list[Check] = []
+    marks: Counter[Mark] = Counter()
+    notes: list[str] = []
+    async with Arena(target) as arena:
+        lease = arena.lease
+        obstacle = await _obstacle(arena)
+        if obstacle is not None:
+            clauses = CLAUSES_TESTED + (LEASE_CLAUSES_TESTED if lease else ())
+            return TierResult(
+                Tier.CHAOS, tuple(Check(clause, Tier.CHAOS, Verdict.NOT_RUN, detail=obstacle) for clause in clauses)
+            )
+        for phase in PHASES[options.profile]:
+            evidence, odd = await _storm(arena, phase, options.seed)
+            checks += _checks(evidence, phase, options.seed)
+            checks += [_odd(sentence, phase) for sentence in odd]
+            marks += marks_of(evidence)
+            notes.append(_note(phase, evidence))
+    expected = frozenset({Mark.CONCURRENT, Mark.TAKEOVER} if lease else {Mark.CONCURRENT})
+    return TierResult(
+        Tier.CHAOS,
+        tuple(checks),
+        marks=marks,
+        expected=expected,
+        elapsed_ms=target.clock.monotonic_ms() - start_ms,
+        notes=tuple(notes),
+    )
+
+
+async def _obstacle(arena: Arena) -> str | None:
+    """Say why no other process can share this store, or None: another process must be refused what this one won."""
+    target = arena.target
+    if not target.url:
+        return "Target.url is empty: other processes cannot reach this store"
+    job = arena.job("probe")
+    key = arena.key(job)
+    await arena.first.claim(arena.request(key))
+    plan = WorkerPlan(role=Role.PROBE, url=target.url, job=job, instance="probe", journal="", slot_ms=key.slot_ms)
+    async with Fleet(target, plan) as fleet:
+        probe = await fleet.start()
+        await fleet.ended(probe, PROBE_MS)
+        told = {event.what: event.note for event in fleet.events}
+    if What.REFUSED in told:
+        return None
+    if What.WON in told:
+        return "another process with the same URL does not see this store"
+    return f"a worker process cannot use this URL: {told.get(What.GAVE_UP, 'it ended without a word')}"
+
+
+async def _storm(arena: Arena, phase: Phase, seed: int) -> tuple[Evidence, list[str]]:
+    """Let a fleet work through its faults, then look at what the store says; also which workers ended oddly."""
+    target = arena.target
+    plan = WorkerPlan(
+        role=phase.role,
+        url=target.url,
+        job=arena.job("chaos"),
+        instance="",
+        journal="",
+        period_ms=phase.period_ms,
+        work_ms=phase.work_ms,
+        seed=seed,
+        life_ms=600_000,
+    )
+    faults = faults_for(target, arena.limits, count=phase.faults, store_kills=phase.store_kills, seed=seed)
+    async with Fleet(target, plan) as fleet:
+        started = [await fleet.start() for _ in range(WORKERS)]
+        for instance in started:
+            await fleet.ready(instance)
+        first_ms = target.clock.wall_ms() + phase.period_ms
+        nemesis = Nemesis(target, fleet, lease_ms=plan.lease_ms, seed=seed)
+        for fault in faults:
+            await nemesis.bring(fault)
+            await target.clock.sleep_ms(phase.period_ms)
+        await target.clock.sleep_ms(SETTLE_MS)
+        last_ms = target.clock.wall_ms() - SETTLE_MS
+        fallen = fleet.fallen
+        stuck = [f"{name} did not end when it was told to" for name in await fleet.stop()]
+        events = fleet.events
+    period_ms = phase.period_ms
+    slots = range(int(first_ms) // period_ms * period_ms + period_ms, int(last_ms), period_ms)
+    return await _evidence(arena, plan, events, slots=slots, troubles=nemesis.troubles), fallen + stuck
+
+
+async def _evidence(
+    arena: Arena, plan: WorkerPlan, events: Sequence[Event], *, slots: Sequence[int], troubles: Sequence[Trouble]
+) -> Evidence:
+    """Ask a fresh client for every acknowledged win and for the history."""
+    backend = await arena.client()
+    won = sorted({event.slot_ms for event in events if event.what in {What.WON, What.STARTED}})
+    records = await backend.history(plan.job, limit=RECORDS_MAX)
+    asked = {slot_ms: await _asked(backend, RunKey(plan.job, slot_ms)) for slot_ms in won}
+    return Evidence(
+        events=events,
+        troubles=troubles,
+        slots=slots,
+        asked=asked,
+        records=[record for record in records if record.space == SLOT] if len(records) < RECORDS_MAX else [],
+        lease_ms=plan.lease_ms,
+        lease=arena.lease,
+    )
+
+
+async def _asked(backend: Backend, key: RunKey) -> Outcome:
+    """Claim a run that was won, with no attempt left: a store that remembers it refuses (C6)."""
+    request = ClaimRequest(
+        key=key,
+        token=new_token(),
+        instance="judge",
+        attempt_limit=0,
+        max_late_ms=10**9,
+        exclusive=False,
+        keep_ms=10**9,
+        history_size=10**6,
+    )
+    for _ in range(ASK_TRIES - 1):
+        try:
+            return (await backend.claim(request)).outcome
+        except BackendError:
+            continue
+    return (await backend.claim(request)).outcome
+
+
+def _checks(evidence: Evidence, phase: Phase, seed: int) -> list[Check]:
+    found = findings(evidence)
+    broken = {finding.clause for finding in found}
+    where = f"{phase.role.value} under {len(evidence.troubles)} faults"
+    checks = [
+        Check(clause, Tier.CHAOS, Verdict.PASS, count=count) for clause, count in tested(evidence).items() if clause not in broken
+    ]
+    for finding in found[:FAILURES_MAX]:
+        failure = Failure(finding.clause, where, (finding.sentence, *finding.story), f"chaos:{seed}")
+        checks.append(Check(finding.clause, Tier.CHAOS, Verdict.VIOLATED, detail=finding.sentence, failure=failure))
+    return checks
+
+
+def _odd(sentence: str, phase: Phase) -> Check:
+    failure = Failure("C23", phase.role.value, (sentence,))
+    return Check("C23", Tier.CHAOS, Verdict.VIOLATED, detail=sentence, failure=failure)
+
+
+def _note(phase: Phase, evidence: Evidence) -> str:
+    kinds = Counter(trouble.fault.value for trouble in evidence.troubles)
+    wins = evidence.of(What.WON, What.STARTED)
+    told = ", ".join(f"{count} x {kind}" for kind, count in sorted(kinds.items()))
+    return (
+        f"{phase.role.value}: {len(evidence.slots)} slots, {len(wins)} acknowledged wins, "
+        f"{sum(1 for event in wins if event.attempt > 1)} takeovers; {told}"
+    )
