@@ -1,0 +1,113 @@
+-- C1-C4, C6, C9-C13: decide a claim; an existing run first, then the rules for a fresh one.
+-- KEYS: state runs slots final live
+-- ARGV: field token instance attempt_limit lease max_late exclusive keep history_size history_ttl info
+-- Returns 'outcome|now|attempt|new job', or that with left, blocking run, winner and replaced info.
+local state, runs, slots, final, live = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local field, token = ARGV[1], ARGV[2]
+local now = now_ms()
+local cells = redis.call('HMGET', state, field, '@first', '@floor', '@paused', '@info')
+local slot, space = split(field)
+slot = tonumber(slot)
+local attempt, left, other, winner, born = 0, '', '', '', false
+
+local function prune() -- C6, C20: what is final, old and beyond the limits, oldest slot first; the floor rises with it
+  local size, ttl = tonumber(ARGV[9]), tonumber(ARGV[10])
+  local surplus = redis.call('ZCARD', slots) - size
+  if surplus <= 0 and not ttl then return end
+  local most = ttl and PRUNE_MAX or math.min(surplus, PRUNE_MAX)
+  local gone, floor = {}, nil
+  for place, head in ipairs(redis.call('ZRANGE', final, 0, most - 1)) do
+    local old = tonumber((split(head)))
+    if old >= now - tonumber(ARGV[8]) then break end
+    local expired = ttl and now - old > ttl
+    if not expired and redis.call('ZRANK', slots, head) >= surplus then break end
+    gone[place], floor = head, old
+  end
+  if not floor then return end
+  for _, text in ipairs(redis.call('HMGET', state, unpack(gone))) do
+    local ids = {}
+    for id in string.gmatch(read(text).ids, '[^,]+') do ids[#ids + 1] = id end
+    redis.call('XDEL', runs, unpack(ids))
+  end
+  redis.call('HDEL', state, unpack(gone))
+  redis.call('ZREM', slots, unpack(gone))
+  redis.call('ZREM', final, unpack(gone))
+  if not cells[3] or floor > tonumber(cells[3]) then redis.call('HSET', state, '@floor', int(floor)) end
+end
+
+local function grant(run)
+  run.status, run.token, run.instance = 'running', token, ARGV[3]
+  run.ends = now + tonumber(ARGV[5])
+  attempt = run.attempt
+  record(runs, field, run, 'running', token, now, '')
+  redis.call('ZADD', live, alive_until(run, space), field)
+  if cells[2] then
+    redis.call('HSET', state, field, pack(run))
+  else
+    born = true
+    redis.call('HSET', state, field, pack(run), '@first', int(now), '@info', ARGV[11])
+  end
+end
+
+local function again(run)
+  winner = run.instance
+  if run.status == 'running' and run.token == token then -- C4
+    run.ends, attempt, winner = now + tonumber(ARGV[5]), run.attempt, ''
+    redis.call('HSET', state, field, pack(run))
+    redis.call('ZADD', live, alive_until(run, space), field)
+    return 'won'
+  end
+  if FINAL[run.status] then return 'done' end -- C18
+  local crashed = run.status == 'running'
+  if now < run.ends or (crashed and now == run.ends) then
+    left = int(run.ends - now)
+    return 'running'
+  end
+  if run.attempt - run.uncounted >= tonumber(ARGV[4]) or run.attempt >= ATTEMPTS_MAX then -- C13
+    if crashed then record(runs, field, run, 'interrupted', run.token, now, '') end
+    run.status, run.token = 'interrupted', ''
+    redis.call('HSET', state, field, pack(run))
+    redis.call('ZREM', live, field)
+    redis.call('ZADD', final, int(slot), field)
+    return 'done'
+  end
+  if crashed then record(runs, field, run, 'lost', run.token, now, '') end
+  run.attempt = run.attempt + 1 -- C8, C12
+  prune()
+  grant(run)
+  return 'won'
+end
+
+local function fresh()
+  if cells[3] and slot <= tonumber(cells[3]) then return 'late' end -- C6
+  if space ~= 'n' and string.sub(space, 1, 1) ~= 'm' then
+    if slot > now then -- C9
+      left = int(slot - now)
+      return 'early'
+    end
+    if now - slot > tonumber(ARGV[6]) then return 'late' end
+    if cells[4] then return 'paused' end -- C10
+  end
+  if ARGV[7] == '1' and space ~= 'n' then -- C10, in O(log n): only the run that is alive the longest can answer
+    other = redis.call('ZREVRANGEBYSCORE', live, '+inf', int(now), 'LIMIT', 0, 1)[1] or ''
+    if other ~= '' then
+      local blocker = read(redis.call('HGET', state, other))
+      left, winner = int(blocker.ends - now), blocker.instance
+      return 'overlap'
+    end
+  end
+  redis.call('ZADD', slots, int(slot), field)
+  grant({attempt = 1, uncounted = 0, finisher = '', ids = ''})
+  prune()
+  return 'won'
+end
+
+local outcome = cells[1] and again(read(cells[1])) or fresh()
+local replaced = ''
+if cells[2] and ARGV[11] ~= '' and cells[5] ~= ARGV[11] then
+  replaced = cells[5] or ''
+  redis.call('HSET', state, '@info', ARGV[11])
+end
+local head = outcome .. '|' .. int(now) .. '|' .. int(attempt) .. '|' .. (born and '1' or '0')
+if left == '' and other == '' and winner == '' and replaced == '' then return head end
+return {head, left, other, winner, replaced}
