@@ -129,7 +129,7 @@ class WireProcess:
 
     def __init__(self, folder: Path, *, forgetful: bool = False) -> None:
         self._folder = folder
-        self._forgetful = forgetful
+        self.forgetful = forgetful
         self._process: subprocess.Popen[str] | None = None
         self.port = 0
 
@@ -138,7 +138,7 @@ class WireProcess:
         return f"wire://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        options = ["--forgetful"] if self._forgetful else []
+        options = ["--forgetful"] if self.forgetful else []
         command = [sys.executable, __file__, str(self.port), str(self._folder / "journal"), *options]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
@@ -210,6 +210,7 @@ async def serve(port: int, journal: Path, *, keep: bool) -> None:
             await asyncio.wait_for(stop.wait(), 1)
         except TimeoutError:
             continue
+    os._exit(0)  # nothing to put in order: the journal is written call by call
 
 
 if __name__ == "__main__":

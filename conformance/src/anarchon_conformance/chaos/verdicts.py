@@ -12,7 +12,7 @@ from anarchon_conformance.chaos.journal import Event, What
 from anarchon_conformance.chaos.nemesis import Trouble
 from anarchon_conformance.report import Mark
 
-__all__ = ["Evidence", "Finding", "findings", "marks_of", "tested"]
+__all__ = ["Evidence", "Finding", "cases_of", "findings", "marks_of"]
 
 ROUNDING_MS = 5.0
 """Lease ends are whole milliseconds on the store's clock."""
@@ -59,7 +59,7 @@ def findings(evidence: Evidence) -> list[Finding]:
     return [Finding(item.clause, item.sentence, item.slot_ms, _story(evidence, item.slot_ms)) for item in found]
 
 
-def tested(evidence: Evidence) -> Counter[str]:
+def cases_of(evidence: Evidence) -> Counter[str]:
     """Return how many cases of each clause the run put to the test."""
     wins = evidence.of(*_WINS)
     takeovers = sum(1 for event in wins if event.attempt > 1)
