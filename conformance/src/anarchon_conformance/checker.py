@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from anarchon.contract import Answer, JobState, Transition, Window, step
@@ -104,7 +104,31 @@ def check_job(
     for broken in broken_invariants(history):
         if broken.clause not in ignore:
             return _of_invariant(broken)
-    return _Search(history, model, nodes_max).run()
+    finding = _Search(history, model, nodes_max).run()
+    return finding if finding.judgement is not Judgement.VIOLATION else _narrowed(history, model, nodes_max)
+
+
+def _narrowed(history: History, model: StepFunction, nodes_max: int) -> Finding:
+    """Find the first answer that no order explains: what had not been answered by then counts as open."""
+    returns = sorted(op.return_ns for op in history.ops if op.return_ns is not None and not op.open)
+    low, high = 0, len(returns) - 1
+    while low < high:
+        middle = (low + high) // 2
+        part = _until(history, returns[middle])
+        if _Search(part, model, nodes_max).run().judgement is Judgement.VIOLATION:
+            high = middle
+        else:
+            low = middle + 1
+    return _Search(_until(history, returns[high]), model, nodes_max).run()
+
+
+def _until(history: History, instant_ns: int) -> History:
+    ops = tuple(
+        op if op.return_ns is not None and op.return_ns <= instant_ns else replace(op, return_ns=None, answer=None)
+        for op in history.ops
+        if op.call_ns <= instant_ns
+    )
+    return replace(history, ops=ops)
 
 
 def _of_invariant(broken: Broken) -> Finding:
@@ -213,14 +237,14 @@ class _Search:
         return self._spans[key]
 
     def _note(self, done: int, state: JobState, undone: list[int], at_least: int) -> None:
-        """Remember the place where most answered calls were explained: the next answer is the one to tell about."""
-        depth = (done & self._closed).bit_count()
-        if self._deepest is not None and depth <= self._deepest[0]:
-            return
+        """Remember the place where most answered calls were explained; best if only the last answer is left over."""
         closed = [place for place in undone if not self._ops[place].open]
         if not closed:
             return
-        place = min(closed, key=lambda item: self._returns[item])
+        depth = (done & self._closed).bit_count()
+        place = max(closed, key=lambda item: self._returns[item])
+        if self._deepest is not None and depth <= self._deepest[0]:
+            return
         window = self._window(max(self._ops[place].call_ns, at_least), self._returns[place])
         self._deepest = (depth, place, state, window)
 

@@ -34,6 +34,8 @@ class Client:
         self.task: asyncio.Task[None] | None = None
         self.answer: Answer | None = None
         self.error: str | None = None
+        self.unanswered: list[Call] = []
+        """The calls of the last `start` whose effect is unknown."""
         self.steps = 0
 
     @property
@@ -41,11 +43,18 @@ class Client:
         """Whether a call is on its way."""
         return self.task is not None and not self.task.done()
 
-    def start(self, call: Call) -> None:
-        """Send a call without waiting for it."""
+    def start(self, *calls: Call) -> None:
+        """Send a call, or some one after the other, without waiting; a failed one is the last."""
         assert not self.busy, f"client {self.name} has a call on its way"
-        self.answer, self.error, self.steps = None, None, 0
-        self.task = asyncio.create_task(self._run(call))
+        self.answer, self.error, self.steps, self.unanswered = None, None, 0, []
+        self.task = asyncio.create_task(self._run_all(calls))
+
+    async def _run_all(self, calls: Sequence[Call]) -> None:
+        for call in calls:
+            await self._run(call)
+            if self.answer is None:
+                self.unanswered.append(call)
+                return
 
     async def do(self, call: Call) -> Answer | None:
         """Make one call that nobody steers and wait for its answer; None if it failed or hung (C23)."""
@@ -184,12 +193,12 @@ class Driver:
         return History(ops, timebase, arena.lease, arena.limits, tuple(recorder.steps), looks)
 
 
-async def drive_pair(driver: Driver, calls: tuple[Call, Call], moves: Moves) -> tuple[int, int]:
-    """Run two calls of the first two clients step by step; returns how many steps each took."""
+async def drive_pair(driver: Driver, turns: tuple[Sequence[Call], Sequence[Call]], moves: Moves) -> tuple[int, int]:
+    """Run the calls of the first two clients step by step; returns how many steps each took."""
     pair = driver.clients[:2]
-    for client, call in zip(pair, calls, strict=True):
+    for client, calls in zip(pair, turns, strict=True):
         client.wire.arm()
-        client.start(call)
+        client.start(*calls)
         task = client.task
         assert task is not None
         await client.wire.settled(task, first=True)

@@ -132,9 +132,9 @@ class DuelRunner:
         arena, duel, driver = self._arena, bout.duel, bout.driver
         if duel.before is Before.TAKEN:
             await bout.client("B").do(bout.claim(arena, bout.main, bout.tokens["B"], name="B"))
-        calls = (self._call(bout, "A", duel.left), self._call(bout, "B", duel.right))
+        calls = (self._turn(bout, "A", duel.left), self._turn(bout, "B", duel.right))
         steps = await drive_pair(driver, calls, duel.moves)
-        stuck = await self._ask_everybody(bout, calls)
+        stuck = await self._ask_everybody(bout)
         await driver.undo_steps()
         history = driver.history(arena.timebase)
         finding = check(history, model=self._model)
@@ -143,6 +143,11 @@ class DuelRunner:
             sentence = f"client {stuck} fails at every call from then on: {bout.client(stuck).error}"
             finding = Finding(Judgement.VIOLATION, clause, sentence, bout.main.job)
         return Fought(duel, history, finding, steps)
+
+    def _turn(self, bout: _Bout, name: str, act: Act) -> tuple[Call, ...]:
+        if act is Act.PAUSE_LOOK:
+            return PauseCall(bout.main, paused=True), CheckCall(bout.main)
+        return (self._call(bout, name, act),)
 
     def _call(self, bout: _Bout, name: str, act: Act) -> Call:
         key, held = bout.key_of(name), bout.tokens[name]
@@ -164,17 +169,18 @@ class DuelRunner:
                 return ReleaseCall(key, held, DELAY_MS, counted=True)
             case Act.CHECK:
                 return CheckCall(key)
-            case Act.PAUSE:
+            case Act.PAUSE | Act.PAUSE_LOOK:
                 return PauseCall(key, paused=True)
 
-    async def _ask_everybody(self, bout: _Bout, calls: tuple[Call, Call]) -> str | None:
+    async def _ask_everybody(self, bout: _Bout) -> str | None:
         """Probe, one call at a time, what the store now holds; returns a client that cannot be used any more."""
         arena, driver = self._arena, bout.driver
-        for name, call in zip("AB", calls, strict=True):
+        for name in "AB":
             client = bout.client(name)
-            may_ask_again = not isinstance(call, ClaimCall) or arena.lease or arena.limits.resolves_unknown
-            if client.answer is None and may_ask_again and not await _insist(client, call):  # K2: the same token
-                return name
+            for call in client.unanswered:
+                may_ask_again = not isinstance(call, ClaimCall) or arena.lease or arena.limits.resolves_unknown
+                if may_ask_again and not await _insist(client, call):  # K2: the same token
+                    return name
         for name, probe in self._probes(bout):
             if not await _insist(bout.client(name), probe):
                 return name
@@ -186,7 +192,7 @@ class DuelRunner:
         late = _token("C")
         done = RunResult(RunStatus.FAILED, "probe")
         if arena.lease:
-            if bout.duel.right is Act.PAUSE or bout.duel.left is Act.PAUSE:
+            if {bout.duel.left, bout.duel.right} & {Act.PAUSE, Act.PAUSE_LOOK}:
                 yield "C", PauseCall(main, paused=False)
             yield "C", CheckCall(main)
             for name in "AB":

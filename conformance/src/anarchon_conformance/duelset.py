@@ -49,6 +49,8 @@ class Act(StrEnum):
     DELAY = "release-later"
     CHECK = "check"
     PAUSE = "pause"
+    PAUSE_LOOK = "pause-look"
+    """Pause the job, then look at the run: what the look saw came after the pause."""
     EARLY = "early"
     LATE = "late"
 
@@ -81,6 +83,9 @@ _HOLDERS: dict[Before, str] = {
     Before.RELEASED: "A",
     Before.TAKEN: "AB",
 }
+
+_PAUSED = frozenset({Before.FREE, Before.MINE, Before.EXPIRED, Before.RELEASED, Before.OVERLAP})
+"""Where a pause could make a difference: it stops first claims, and nothing else (C10)."""
 
 _TEXT = re.compile(
     r"duel:(?P<before>[a-z-]+)/(?P<left>[a-z-]+)/(?P<right>[a-z-]+)/(?P<schedule>[01]*)"
@@ -157,7 +162,7 @@ def base_duels(*, lease: bool, exact: bool) -> Iterator[Duel]:
                 timed = {left, right} & {Act.EARLY, Act.LATE}
                 if timed and (before is not Before.FREE or Act.CLAIM not in {left, right} | (timed if left == right else set())):
                     continue
-                if left is Act.CHECK and right is Act.CHECK:
+                if {left, right} <= {Act.CHECK, Act.PAUSE, Act.PAUSE_LOOK}:
                     continue
                 yield Duel(before, left, right, Moves(""))
 
@@ -165,6 +170,8 @@ def base_duels(*, lease: bool, exact: bool) -> Iterator[Duel]:
 def _acts(before: Before, who: str, *, lease: bool) -> Iterator[Act]:
     for act in Act:
         if act.lease_only and not lease:
+            continue
+        if act in {Act.PAUSE, Act.PAUSE_LOOK} and (before not in _PAUSED or (act is Act.PAUSE) == (who == "B")):
             continue
         if act is Act.AGAIN and who not in _HOLDERS.get(before, ""):
             continue
@@ -193,6 +200,10 @@ def variants(duel: Duel, steps: tuple[int, int], *, clock: bool, skewed: bool, c
         plain = replace(duel, moves=Moves(schedule))
         yield plain
         yield from _faulty(plain, steps, faults if cancel else faults[:2])
+        if duel.right in {Act.CLAIM, Act.CHECK} and duel.before is not Before.LEASE_END:
+            yield replace(plain, skew=Skew.SLOT)
+        if schedule != schedules[0]:  # clocks do not care who came first
+            continue
         if clock and {duel.left, duel.right} & {Act.CLAIM, Act.RENEW, Act.FINISH}:
             for at in (0, max(1, len(schedule) // 2)):
                 for jump_ms in (JUMP_MS, -JUMP_MS):
@@ -200,8 +211,6 @@ def variants(duel: Duel, steps: tuple[int, int], *, clock: bool, skewed: bool, c
         if skewed and duel.left is not Act.CHECK:
             yield replace(plain, skew=Skew.AHEAD)
             yield replace(plain, skew=Skew.BEHIND)
-        if duel.right in {Act.CLAIM, Act.CHECK} and duel.before is not Before.LEASE_END:
-            yield replace(plain, skew=Skew.SLOT)
 
 
 def _faulty(plain: Duel, steps: tuple[int, int], faults: tuple[Fault, ...]) -> Iterator[Duel]:

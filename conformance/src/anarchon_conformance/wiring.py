@@ -170,6 +170,10 @@ class wires:  # noqa: N801 - a context, used like a function
         for gate in self._gates:
             await gate.close()
 
+    async def another(self) -> Wire:
+        """Open one more client, in place of one that cannot be used any more."""
+        return await self._make(0)
+
     async def _make(self, skew_ms: int) -> Wire:
         target = self._arena.target
         if skew_ms:
