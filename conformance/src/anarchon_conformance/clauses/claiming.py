@@ -19,8 +19,8 @@ from anarchon_conformance.target import MissingMethod
 
 __all__ = ["STEPS", "ClaimingTests", "answer_of", "gate_of", "gated_client"]
 
-RACERS = 6
-RACES = 12
+RACERS = 4
+RACES = 6
 STEPS = 4
 """How many messages of a call are lost in turn; a claim in one transaction has up to four."""
 

@@ -19,7 +19,7 @@ from anarchon_conformance.suite import Suite
 
 __all__ = ["LeaseLivingTests", "LivingTests"]
 
-TURNS = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15, 20, 30, 50, 80, 130, 210, 340, 550)
+TURNS = (0, 1, 2, 3, 4, 5, 6, 8, 11, 15, 25, 50, 100, 200, 400)
 """After how many turns of the loop a call is cancelled: each of the first awaits, then ever later ones."""
 UNCANCELLED_MAX = 2
 SILENCE_MS = 300.0

@@ -16,7 +16,7 @@ from anarchon_conformance.target import NotClaimed
 
 __all__ = ["LeaseRememberingTests", "RememberingTests", "won_and_finished"]
 
-RUNS = 12
+RUNS = 8
 
 
 async def won_and_finished(bench: Bench, client: Client, request: ClaimRequest) -> None:
@@ -58,7 +58,7 @@ class RememberingTests(Suite):
     async def test_c06_newer_runs_do_not_displace_a_recent_one(self, arena: Arena) -> None:
         bench = await Bench.of(arena, 2)
         a, b = bench.clients
-        keys = _slots(bench, "c06", 30)
+        keys = _slots(bench, "c06", 15)
         for key in keys:
             await won_and_finished(bench, a, bench.ask(key, history_size=1))
         for key in keys:

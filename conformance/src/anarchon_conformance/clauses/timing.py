@@ -141,15 +141,15 @@ class LeaseTimingTests(Suite):
         await bench.won(b, bench.ask(later, exclusive=True), "the next slot once the first one's lease is over")
 
     async def test_c10_overlap_is_decided_with_the_claim(self, arena: Arena) -> None:
-        bench = await Bench.of(arena, 6)
-        for _ in range(6):
+        bench = await Bench.of(arena, 4)
+        for _ in range(4):
             first = bench.key("c10", ago_ms=9_000)
             keys = [replace(first, slot_ms=first.slot_ms + 100 * place) for place in range(len(bench.clients))]
             answers = await asyncio.gather(
                 *(client.claim_surely(bench.ask(key, exclusive=True)) for client, key in zip(bench.clients, keys, strict=True))
             )
             found = Counter(claim.outcome for claim in answers)
-            bench.expect(found, Counter({Outcome.WON: 1, Outcome.OVERLAP: 5}), "six slots of one job claimed at once")
+            bench.expect(found, Counter({Outcome.WON: 1, Outcome.OVERLAP: 3}), "four slots of one job claimed at once")
 
     async def test_c10_a_batch_does_not_overlap_itself(self, arena: Arena) -> None:
         bench = await Bench.of(arena)
