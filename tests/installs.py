@@ -28,6 +28,12 @@ def run(*words: str | Path) -> str:
     return done.stdout
 
 
+def needs(name: str, extra: str) -> list[str]:
+    """Return what an installed distribution asks for on this machine, of itself ("") or for an extra."""
+    asked = [Requirement(text) for text in metadata.requires(name) or []]
+    return [str(each) for each in asked if each.marker is None or each.marker.evaluate({"extra": extra})]
+
+
 class Environment:
     """A virtual environment of its own, with the real pip outside it and no index."""
 
@@ -43,16 +49,16 @@ class Environment:
 
     def bring(self, names: Iterable[str]) -> None:
         """Copy installed third-party distributions and all that they need, so that no index is asked."""
-        wanted, seen = list(names), set[str]()
+        wanted, seen = list(names), set[tuple[str, str]]()
         target = Path(run(self.python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
         while wanted:
             requirement = Requirement(wanted.pop())
-            name = requirement.name.lower()
-            if name in seen or (requirement.marker is not None and not requirement.marker.evaluate({"extra": ""})):
-                continue
-            seen.add(name)
+            for extra in ["", *requirement.extras]:
+                if (requirement.name, extra) not in seen:
+                    seen.add((requirement.name, extra))
+                    wanted += needs(requirement.name, extra)
+        for name in sorted({name for name, _ in seen}):
             distribution = metadata.distribution(name)
-            wanted += distribution.requires or []
             for file in distribution.files or []:
                 if ".." not in file.parts and "__pycache__" not in file.parts:
                     (target / file).parent.mkdir(parents=True, exist_ok=True)

@@ -207,7 +207,7 @@ def main(arguments: list[str]) -> int:
     report = Report()
     try:
         if not report.stage("environment", environment):
-            raise Refused("the test environment could not be made; the reason stands above")
+            raise Refused("the environment could not be made; if a dependency changed, refresh the lock (tests/README.md)")
         if part != "lint":
             report.stage("store servers", servers)
     except Refused as refusal:

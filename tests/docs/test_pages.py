@@ -6,7 +6,6 @@ import ast
 import importlib
 import re
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 from documents import Page, read_page
 from workspace import ROOT, refuse
@@ -70,14 +69,19 @@ def test_the_front_page_is_short(readme: Page) -> None:
     assert readme.text.count("\n") <= README_LINES_MAX
 
 
+def places(readme: Page) -> list[str]:
+    """Return the files and folders that the front page's table names."""
+    return [name for row in readme.rows("| | |") for name in re.findall(r"`([^`]+)`", row[0])]
+
+
 def test_places_in_the_front_page_exist(readme: Page) -> None:
-    rows = readme.rows("| | |")
-    assert rows
-    refuse([row[0] for row in rows if not (ROOT / row[0].strip("`")).exists()], "the front page names what is not there:")
+    named = places(readme)
+    assert named
+    refuse([name for name in named if not (ROOT / name).exists()], "the front page names what is not there:")
 
 
 def test_every_folder_of_the_root_is_in_the_front_page(readme: Page) -> None:
-    named = {Path(row[0].strip("`")).parts[0] for row in readme.rows("| | |")}
+    named = {name.partition("/")[0] for name in places(readme)}
     there = {path.parent.name for path in ROOT.glob("*/pyproject.toml")}
     refuse(sorted(there - named), "the front page does not name these packages:")
 

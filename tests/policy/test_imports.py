@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from graphlib import CycleError, TopologicalSorter
-from importlib.metadata import packages_distributions
+from importlib.metadata import packages_distributions, requires
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -121,14 +121,23 @@ def test_kit_imports_public_core_and_no_backend(kit: Package, backends: Iterable
     refuse(found, "the kit sees the core's public modules and no backend:")
 
 
+def brought(requirement: Requirement) -> Iterator[str]:
+    """Yield what a requirement brings by name: itself, and what its extras ask for."""
+    yield requirement.name
+    for extra in requirement.extras:
+        for asked in map(Requirement, requires(requirement.name) or []):
+            if asked.marker is not None and "extra" in str(asked.marker) and asked.marker.evaluate({"extra": extra}):
+                yield asked.name
+
+
 def test_packages_import_only_what_they_depend_on(packages: Iterable[Package]) -> None:
     packages = tuple(packages)
     providers = {**packages_distributions(), **{package.import_name: [package.name] for package in packages}}
     found = []
     for package in packages:
-        wanted = {canonicalize_name(Requirement(text).name) for text in package.project["dependencies"]}
-        for extra in package.project.get("optional-dependencies", {}).values():
-            wanted |= {canonicalize_name(Requirement(text).name) for text in extra}
+        optional = package.project.get("optional-dependencies", {}).values()
+        declared = map(Requirement, [*package.project["dependencies"], *(text for texts in optional for text in texts)])
+        wanted = {canonicalize_name(name) for requirement in declared for name in brought(requirement)}
         for module in package.modules:
             for each in package.imports(module):
                 top = each.target.partition(".")[0]

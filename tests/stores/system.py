@@ -48,8 +48,12 @@ NEEDED: tuple[Tool, ...] = (
     Tool("mariadb-install-db", "mariadb-server-core"),
     Tool("my_print_defaults", "mariadb-client-core"),  # mariadb-install-db calls it; its package lacks it
     Tool("mariadb", "mariadb-client-core"),
+    Tool("postgres", "postgresql-15", ("/usr/lib/postgresql/15/bin",)),
+    Tool("initdb", "postgresql-15", ("/usr/lib/postgresql/15/bin",)),
+    Tool("pgbouncer", "pgbouncer"),
+    Tool("redis-server", "redis-server"),
 )
-"""What the tests of today start. A new store adds its line here, for example Tool("redis-server", "redis-server")."""
+"""What the tests of today start; a new store adds its lines here."""
 
 
 def find(program: str) -> str | None:

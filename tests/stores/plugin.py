@@ -1,4 +1,4 @@
-"""Options and fixtures of the tests across packages: the stores fleet and the profile."""
+"""Pytest's options and fixtures for every test of the repository: the profile and the store servers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from collections.abc import Callable, Iterator
 from enum import StrEnum
 
 import pytest
-from stores import Fleet, MariaDB, Server
+
+from stores.fleet import Fleet
+from stores.mariadb import MariaDB
+from stores.server import Server
 
 
 class Profile(StrEnum):
