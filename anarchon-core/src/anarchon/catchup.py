@@ -16,7 +16,7 @@ from anarchon.job import CatchUp, Job
 from anarchon.notes import Notes
 from anarchon.schedule import Schedule
 from anarchon.ticker import Due
-from anarchon.types import NOTE, SLOT, JobView, RunKey
+from anarchon.types import NOTE, SLOT, JobView, RunKey, RunRecord
 
 __all__ = ["CatchUpSweeper", "Plan", "newest_slot", "plan", "slots_between"]
 
@@ -128,7 +128,7 @@ class CatchUpSweeper:
     async def _known(self, jobs: list[Job]) -> set[str]:
         views = await self._views()
         if views is not None:
-            return set(views)
+            return {job.name for job in jobs if _merged(job, views) is not None}
         return {job.name for job in jobs if await self._store.history(job.name, limit=1)}
 
     async def sweep_all(self, jobs: list[Job]) -> None:
@@ -139,8 +139,9 @@ class CatchUpSweeper:
             _log.warning("passed slots could not be looked for: %s", error)
             return
         for job in jobs:
-            if views is None or job.name in views:
-                await self._sweep(job, views.get(job.name) if views is not None else None)
+            view = _merged(job, views)
+            if views is None or view is not None:
+                await self._sweep(job, view)
 
     async def sweep(self, job: Job) -> None:
         """Look at one job, after a time in which this instance could not look or the job was paused."""
@@ -149,7 +150,7 @@ class CatchUpSweeper:
         except BackendError as error:
             _log.warning("%s: passed slots could not be looked for: %s", job.name, error)
             return
-        await self._sweep(job, views.get(job.name) if views is not None else None)
+        await self._sweep(job, _merged(job, views))
 
     async def _views(self) -> dict[str, JobView] | None:
         if self._store.lease is None:
@@ -190,7 +191,9 @@ class CatchUpSweeper:
         since_ms = now_ms - job.catch_up_window_ms
         if view is not None:
             since_ms = max(since_ms, view.first_ms, view.resumed_ms or 0, view.floor_ms or 0)
-        records = await self._store.history(job.name, limit=HISTORY_MAX, since_ms=since_ms)
+        records: list[RunRecord] = []
+        for name in job.names:  # a renamed job may have run under its earlier name
+            records += await self._store.history(name, limit=HISTORY_MAX, since_ms=since_ms)
         if view is None:
             if not records:
                 return Plan()
@@ -211,3 +214,16 @@ class CatchUpSweeper:
     async def _note(self, job: Job, slots: tuple[int, ...]) -> None:
         for slot_ms in slots[-NOTES_MAX:]:
             await self._notes.missed(job, RunKey(job.name, slot_ms), "no instance claimed it in time")
+
+
+def _merged(job: Job, views: dict[str, JobView] | None) -> JobView | None:
+    """Return what the store knows of a job under all its names, or None if it has seen none of them."""
+    seen = [views[name] for name in job.names if name in views] if views is not None else []
+    if not seen:
+        return None
+    return JobView(
+        job.name,
+        first_ms=min(view.first_ms for view in seen),
+        resumed_ms=max(view.resumed_ms or 0 for view in seen) or None,
+        floor_ms=max(view.floor_ms or 0 for view in seen) or None,
+    )

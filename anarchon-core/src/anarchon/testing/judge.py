@@ -84,7 +84,7 @@ def judge(report: Report, lists: tuple[list[Job], list[Job]], plan: Plan, lives:
     found = report.violations
     found += _single_winner(by_key)
     found += _told_once(report)
-    found += _real_slots(report.attempts, jobs)
+    found += _real_slots(report.attempts, lists)
     if not stepped:
         found += _never_early(report.attempts)
         found += _local_deadline(by_key, lives)
@@ -232,11 +232,14 @@ def _oldest_first(report: Report, jobs: dict[str, Job], plan: Plan) -> Iterator[
                 yield f"K11: {_say(before)} was caught up before slot {after.key.slot_ms}"
 
 
-def _real_slots(attempts: Sequence[Attempt], jobs: dict[str, Job]) -> Iterator[str]:
-    """K3: every slot that runs is a slot of the schedule."""
+def _real_slots(attempts: Sequence[Attempt], lists: tuple[list[Job], list[Job]]) -> Iterator[str]:
+    """K3: every slot that runs is a slot of the schedule, of one of the versions where two are in the fleet."""
+    schedules = defaultdict(list)
+    for job in (*lists[0], *lists[1]):
+        schedules[job.name].append(job.schedule)
     for attempt in attempts:
-        job, key = jobs.get(attempt.key.job), attempt.key
-        if job is not None and key.space == "" and job.schedule.next_after(key.slot_ms - 1) != key.slot_ms:
+        key = attempt.key
+        if key.space == "" and all(each.next_after(key.slot_ms - 1) != key.slot_ms for each in schedules[key.job]):
             yield f"K3: {_say(attempt)} is no slot of its schedule"
 
 
@@ -258,8 +261,9 @@ def _nothing_lost(report: Report, lists: tuple[list[Job], list[Job]], plan: Plan
     for index, entries in enumerate(lists):
         for job in entries:
             records: dict[int, list[RunRecord]] = defaultdict(list)
-            for record in report.history.get(job.name, ()):
-                records[record.slot_ms].append(record)
+            for name in job.names:  # a renamed job may have run under its earlier name
+                for record in report.history.get(name, ()):
+                    records[record.slot_ms].append(record)
             for slot_ms in _expected(job, plan):
                 if (job.name, slot_ms) not in seen:
                     seen.add((job.name, slot_ms))

@@ -208,6 +208,7 @@ class _Fleet:
 
     async def _stop(self, instance: _Instance) -> None:
         main = instance.main
+        instance.up = False
         self._leaving_ms = self.world.true_ms()
         if instance.engine is not None and main is not None:
             instance.engine.stop()
@@ -273,7 +274,8 @@ class _Fleet:
                 instance.wire.troubled_ms = float("inf")
                 await self._disturb(instance.wire, fault)
                 instance.wire.troubled_ms = self.world.true_ms()
-        self.report.outages.append(Outage(name, begin_ms, self.world.true_ms(), fault.kind))
+        for life in {name, instance.name}:  # trouble on the wire outlives a restart
+            self.report.outages.append(Outage(life, begin_ms, self.world.true_ms(), fault.kind))
 
     async def _disturb(self, wire: Wire, fault: Fault) -> None:
         match fault.kind:
