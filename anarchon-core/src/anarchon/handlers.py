@@ -41,9 +41,14 @@ class Ended:
 
     @classmethod
     def of(cls, error: BaseException) -> Ended:
-        """Return the end that an exception makes."""
-        text = f"{type(error).__name__}: {error}".rstrip(": ").replace("\n", " ")
-        return cls(How.RAISED, text[:ERROR_MAX_CHARS], "".join(traceback.format_exception(error)))
+        """Return the end that an exception makes, whatever its own text does (K5)."""
+        name = type(error).__name__
+        try:
+            text = f"{name}: {error}".rstrip(": ").replace("\n", " ")
+            trace = "".join(traceback.format_exception(error))
+        except Exception:  # border: handler
+            text, trace = f"{name} (its text cannot be made)", "".join(traceback.format_tb(error.__traceback__))
+        return cls(How.RAISED, text[:ERROR_MAX_CHARS], trace)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +74,9 @@ class Handler:
         while isinstance(plain, functools.partial):
             plain = plain.func
         name = getattr(plain, "__name__", type(plain).__name__)
+        if inspect.isgeneratorfunction(plain) or inspect.isasyncgenfunction(plain):
+            msg = f"handler {name!r} contains 'yield': calling it would run nothing; write a plain or an async function"
+            raise OptionError(msg)
         is_async = inspect.iscoroutinefunction(plain) or inspect.iscoroutinefunction(getattr(plain, "__call__", None))  # noqa: B004 - the method, not callability
         return cls(function, is_async, _run_argument(function, name), name)
 
@@ -88,7 +96,8 @@ def _run_argument(function: HandlerFunction, name: str) -> str | None:
     for parameter in parameters:
         if parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD}:
             continue
-        is_run = parameter.annotation in {Run, "Run", "anarchon.Run", "Run | None"} or parameter.name == "run"
+        # A tuple, since an annotation need not be hashable.
+        is_run = parameter.annotation in (Run, Run | None, "Run", "anarchon.Run", "Run | None") or parameter.name == "run"
         if is_run and asked is None and parameter.kind is not parameter.POSITIONAL_ONLY:
             asked = parameter.name
         elif parameter.default is parameter.empty:
@@ -186,8 +195,9 @@ class HandlerHost:
         except BaseException as error:  # border: handler
             execution.end(Ended.of(error))
             return
-        if inspect.iscoroutine(result):
-            result.close()
-            execution.end(Ended(How.RAISED, "the handler returned a coroutine: define it with 'async def'"))
+        if inspect.isawaitable(result):
+            if inspect.iscoroutine(result):
+                result.close()
+            execution.end(Ended(How.RAISED, "the handler returned something to await: define it with 'async def'"))
         else:
             execution.end(Ended(How.RETURNED))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from enum import StrEnum
@@ -139,13 +139,13 @@ def duration_ms(option: str, value: object, *, least_ms: int = 0) -> int:
     if isinstance(value, timedelta):
         seconds = value.total_seconds()
     elif isinstance(value, int | float) and not isinstance(value, bool):
-        seconds = float(value)
+        seconds = float(value) if abs(value) < DURATION_MAX_MS else math.inf  # an int may be too long for a float
     else:
         msg = f"{option}={value!r:.80} is refused: write seconds or a timedelta"
         raise OptionError(msg)
     result = round(seconds * 1000) if math.isfinite(seconds) else -1
     if not least_ms <= result <= DURATION_MAX_MS:
-        msg = f"{option}={value!r} is refused: write {least_ms / 1000:g} seconds to 10 years"
+        msg = f"{option}={value!r:.80} is refused: write {least_ms / 1000:g} seconds to 10 years"
         raise OptionError(msg)
     return result
 
@@ -197,16 +197,16 @@ def make_job(
     """
     handler = Handler.of(function)
     title = name if name is not None else handler.default_name
-    was = _was(title, options.get("was", ()))
     backend.limits.check_job_name(title)
     try:
+        was = _was(title, options.get("was", ()), backend)
         unknown = [option for option in options if option not in JobOptions.__annotations__]
         if unknown:
             near = get_close_matches(unknown[0], JobOptions.__annotations__, 1)
             hint = f"did you mean {near[0]!r}?" if near else f"options: {', '.join(sorted(JobOptions.__annotations__))}"
             msg = f"unknown option {unknown[0]!r}={dict(options)[unknown[0]]!r:.80}; {hint}"
             raise OptionError(msg)
-        job = _read(title, parse(schedule, tz, (was or (title,))[0]), handler, options)
+        job = replace(_read(title, parse(schedule, tz, (was or (title,))[0]), handler, options), was=was)
         job = _fit(job, options, backend, clock_allowance_ms)
         _refuse_unsafe(job, options, backend)
     except OptionError as error:
@@ -215,12 +215,19 @@ def make_job(
     return job
 
 
-def _was(name: str, value: object) -> tuple[str, ...]:
+def _was(name: str, value: object, backend: Backend) -> tuple[str, ...]:
     names = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Sequence) else (None,)
     if not all(isinstance(item, str) and item for item in names) or len({*names, name}) != len(names) + 1:
         msg = f"was={value!r:.80} is refused: write earlier names of the job, each once and none of them its name now"
         raise OptionError(msg)
-    return tuple(str(item) for item in names)
+    earlier = tuple(str(item) for item in names)
+    for each in earlier:
+        try:
+            backend.limits.check_job_name(each)
+        except OptionError as error:
+            msg = f"was={value!r:.80}: {error}"
+            raise OptionError(msg) from None
+    return earlier
 
 
 def _read(name: str, schedule: Schedule, handler: Handler, options: JobOptions) -> Job:
@@ -249,14 +256,11 @@ def _read(name: str, schedule: Schedule, handler: Handler, options: JobOptions) 
         catch_up_limit=_whole("catch_up_limit", options.get("catch_up_limit", 100), least=1, most=10_000),
         history_size=_whole("history_size", options.get("history_size", 100), least=1, most=1_000_000),
         history_ttl_ms=maybe("history_ttl", least_ms=1_000),
-        was=_was(name, options.get("was", ())),
     )
 
 
 def _fit(job: Job, options: JobOptions, backend: Backend, clock_allowance_ms: int) -> Job:
     """Take the defaults of the backend's kind for what was not written, and refuse what was written in vain."""
-    from dataclasses import replace
-
     limits = backend.limits
     allowance_ms = 0 if limits.store_clock else clock_allowance_ms
     job = replace(job, clock_allowance_ms=allowance_ms)
@@ -297,9 +301,12 @@ def _refuse_unsafe(job: Job, options: JobOptions, backend: Backend) -> None:
         msg = f"retries={job.retries} does not fit max_attempts={job.max_attempts}: write max_attempts={job.retries + 1} or more"
         raise OptionError(msg)
     if limits.remembers_ms is not None and job.keep_ms >= limits.remembers_ms:
+        late_ms = job.keep_ms - job.jitter_most_ms - job.clock_allowance_ms
+        late = "max_late" if late_ms == job.max_late_ms else "catch_up_window"
         msg = (
-            f"jitter + max_late + clock allowance is {job.keep_ms / 1000:g} s, but this store forgets a run after "
-            f"{limits.remembers_ms / 1000:g} s: a late instance could run it again; shorten max_late or raise the store's memory"
+            f"{late}={late_ms / 1000:g} with jitter={job.jitter_most_ms / 1000:g} and a clock allowance of "
+            f"{job.clock_allowance_ms / 1000:g} s makes {job.keep_ms / 1000:g} s, but this store forgets a run after "
+            f"{limits.remembers_ms / 1000:g} s: a late instance could run it again; shorten {late} or raise the store's memory"
         )
         raise OptionError(msg)
     if limits.ordered:

@@ -66,6 +66,9 @@ class Scheduler:
         if isinstance(max_running, bool) or not isinstance(max_running, int) or not 1 <= max_running <= 100_000:
             msg = f"max_running={max_running!r} is refused: write a whole number from 1 to 100000"
             raise OptionError(msg)
+        if instance is not None and not (isinstance(instance, str) and 0 < len(instance) <= 200 and instance.isprintable()):
+            msg = f"instance={instance!r:.80} is refused: write 1 to 200 printable characters, other ones in each process"
+            raise OptionError(msg)
         manager = new_manager(plugins)
         self._observers = Observers(manager)
         self._backend = choose_backend(url, backend, manager)
