@@ -15,6 +15,7 @@ from anarchon.errors import BackendError, BackendTimeout, BackendUnavailable, Le
 from anarchon.types import RunKey, RunResult
 
 from anarchon_sqlite.database import Database
+from anarchon_sqlite.failures import is_interrupted
 from anarchon_sqlite.link import Call
 from anarchon_sqlite.options import STANDING_CONNECTIONS
 from anarchon_sqlite.steps import Steps
@@ -76,9 +77,13 @@ class _Block(Worker):
             db.execute("COMMIT")
 
         try:
-            await self.run(lambda db: call.retry(lambda: complete(db)))
+            async with asyncio.timeout(self._database.options.call_timeout_ms / 1000):  # C23: a disk that hangs
+                await self.run(lambda db: call.retry(lambda: complete(db)))
+        except TimeoutError as error:
+            # Not a BackendTimeout: that says "rolled back", and whether this commit arrives nobody knows yet (C5).
+            raise BackendUnavailable(f"{self._database.path} did not answer the commit of a transaction block") from error
         except BackendError as error:
-            if self.expired:
+            if is_interrupted(error.__cause__):  # the timer met the last statements: nothing was committed
                 raise self.too_long() from error
             raise
         finally:

@@ -9,20 +9,25 @@ from typing import Final
 
 from anarchon.errors import BackendError, BackendUnavailable, StoreDamaged, StoreSetupError
 
-__all__ = ["explain", "explain_open", "is_busy", "why_not_writable"]
+__all__ = ["explain", "explain_open", "is_busy", "is_interrupted", "why_not_writable"]
 
 _PRIMARY: Final = 0xFF
 _DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _BUSY: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 
 
-def _code(error: BaseException) -> int:
+def _code(error: BaseException | None) -> int:
     return int(getattr(error, "sqlite_errorcode", 0)) & _PRIMARY
 
 
 def is_busy(error: BaseException) -> bool:
     """Whether somebody else holds a lock: trying again is right."""
     return isinstance(error, sqlite3.Error) and _code(error) in _BUSY
+
+
+def is_interrupted(error: BaseException | None) -> bool:
+    """Whether a statement was ended by an interrupt."""
+    return _code(error) == sqlite3.SQLITE_INTERRUPT
 
 
 def explain(error: sqlite3.Error, path: str) -> BackendError:

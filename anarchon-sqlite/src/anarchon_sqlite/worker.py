@@ -23,6 +23,8 @@ __all__ = ["Worker"]
 T = TypeVar("T")
 _CHUNK_ROWS = 64
 _JOIN_S = 1.0
+_END_S = 5.0
+"""How long an end waits for the statement before it; a disk that hangs must not hang the program too (C23)."""
 
 
 class _Work(Generic[T]):
@@ -116,13 +118,13 @@ class Worker(aiosqlite.Connection):
         self._tx.put_nowait((None, _end_thread))
 
     async def end(self) -> None:
-        """Close the connection and wait for the thread to end (C24); may be called again."""
+        """Close the connection and wait for the thread to end (C24), unless its disk hangs; may be called again."""
         if not self._running or not self._thread.is_alive():
             return
         closed = self._submit(partial(_close, self._made))
         self.stop()
-        await closed
-        self._thread.join(_JOIN_S)
+        done, _ = await asyncio.wait([closed], timeout=_END_S)
+        self._thread.join(_JOIN_S if done else 0)
 
     def _submit(self, function: Callable[[], T]) -> asyncio.Future[T]:
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
