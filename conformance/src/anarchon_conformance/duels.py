@@ -343,5 +343,5 @@ def _told(clause: str, items: list[Fought]) -> Check:
     finding = plainest.finding
     verdict = Verdict.VIOLATED if finding.judgement is Judgement.VIOLATION else Verdict.UNDECIDED
     more = f" (and {len(items) - 1} more duels)" if len(items) > 1 else ""
-    failure = Failure(clause, plainest.duel.title, story(plainest.history, finding), str(plainest.duel))
+    failure = Failure(clause, plainest.duel.title, story(plainest.history, finding), str(plainest.duel), plainest.history)
     return Check(clause, Tier.DUELS, verdict, len(items), finding.sentence + more, failure)

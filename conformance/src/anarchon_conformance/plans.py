@@ -38,7 +38,7 @@ SLOTS_AGO_MS = (1_000, 2_000, 45_000, -OFF_MS, OFF_MS)
 FORGET_KEEP_MS = 1_500
 """With the flag f a claim may forget finished runs whose slot is older than this, down to one."""
 
-PLANS_FAST = 200
+PLANS_FAST = 100
 PLANS_SLOW = 40
 PLANS_NIGHTLY = 1_000
 FAST_TRIP_MS = 0.2
@@ -337,5 +337,5 @@ class _Tale:
         where = f"plan of {len(played.plan.steps)} steps"
         if self.flaky:
             where += ", not seen again when it was replayed: the timing decides, the history does not lie"
-        failure = Failure(clause, where, story(played.history, finding), str(played.plan))
+        failure = Failure(clause, where, story(played.history, finding), str(played.plan), played.history)
         return Check(clause, Tier.PLANS, verdict, detail=finding.sentence, failure=failure)

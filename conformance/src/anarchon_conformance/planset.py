@@ -110,13 +110,13 @@ def _step(match: re.Match[str]) -> PlanStep:
 
 
 _WEIGHTS: tuple[tuple[Verb, int], ...] = (
-    (Verb.CLAIM, 7),
+    (Verb.CLAIM, 10),
     (Verb.WAIT, 3),
     (Verb.FINISH, 3),
     (Verb.AGAIN, 2),
     (Verb.RENEW, 2),
     (Verb.RELEASE, 2),
-    (Verb.GO, 2),
+    (Verb.GO, 3),
     (Verb.CHECK, 1),
     (Verb.DELAY, 1),
     (Verb.PAUSE, 1),
@@ -125,7 +125,7 @@ _WEIGHTS: tuple[tuple[Verb, int], ...] = (
     (Verb.BACK, 1),
 )
 _MODES = (Mode.NOW,) * 4 + (Mode.HOLD, Mode.HOLD_1, Mode.HOLD_1, Mode.HOLD_1, Mode.LOST_REPLY, Mode.LOST_REQUEST, Mode.CANCELLED)
-_SLOTS = (0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 2, 3, 4)
+_SLOTS = (0,) * 10 + (1, 1, 1, 2, 3, 4)
 _OPTIONS = ("", "", "s", "s", "so", "x", "sx", "xf", "sxf", "o")
 
 
@@ -145,7 +145,7 @@ def plans(*, lease: bool, clock: bool) -> strategies.SearchStrategy[Plan]:
         flags=strategies.sampled_from(_OPTIONS),
         mode=strategies.sampled_from(_MODES),
     )
-    return strategies.lists(step, min_size=1, max_size=STEPS_MAX).map(_plain)
+    return strategies.lists(step, min_size=3, max_size=STEPS_MAX).map(_plain)
 
 
 def _plain(steps: list[PlanStep]) -> Plan:

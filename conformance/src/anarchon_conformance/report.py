@@ -9,6 +9,8 @@ from enum import StrEnum
 
 from anarchon.contract import CLAUSES, Scope
 
+from anarchon_conformance.history import History
+
 __all__ = ["Check", "ClauseResult", "Failure", "Mark", "Profile", "RunOptions", "Tier", "TierResult", "Verdict", "judge"]
 
 
@@ -69,6 +71,7 @@ class Failure:
     where: str
     story: tuple[str, ...]
     replay: str | None = None
+    history: History | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import asyncio
 import functools
 import inspect
 import re
+import secrets
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, ClassVar
 
@@ -18,7 +19,7 @@ from anarchon_conformance.arena import Arena
 from anarchon_conformance.report import Check, Failure, RunOptions, Tier, TierResult, Verdict
 from anarchon_conformance.target import MissingMethod, NotClaimed, Target
 
-__all__ = ["TEST_MS", "Suite", "Violation", "clause_of", "run_suite", "run_test", "tests_of"]
+__all__ = ["TEST_MS", "Suite", "Violation", "clause_number", "clause_of", "run_suite", "run_test", "tests_of"]
 
 TEST_MS = 60_000
 """The most that one clause test may take, waits for lease ends included (C23)."""
@@ -38,6 +39,26 @@ class Suite:
     """Clause tests of one target. Subclass `ClaimSuite` or `LeaseSuite` and set `target`."""
 
     target: ClassVar[Target]
+
+    def test_duels(self) -> None:
+        """Fight the duels of the default profile (`anarchon_conformance.duels`)."""
+        from anarchon_conformance.duels import run_duels
+
+        _require_passed(self.target, run_duels(self.target, RunOptions()))
+
+    def test_plans(self) -> None:
+        """Play the plans of the default profile, freshly drawn (`anarchon_conformance.plans`)."""
+        from anarchon_conformance.plans import run_plans
+
+        _require_passed(self.target, run_plans(self.target, RunOptions(secrets.randbelow(2**32))))
+
+    def test_waivers_are_needed(self) -> None:
+        """Run the tests of each waived clause: where all pass, the waiver must go."""
+        for waived in self.target.waivers:
+            tests = [name for clause, name in tests_of(type(self)) if clause == waived]
+            if tests and not any(_fails(self, name) for name in tests):
+                msg = f"{waived} is waived but not violated: remove the waiver"
+                raise Violation(msg, clause=waived)
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -70,11 +91,43 @@ def _plain(test: Callable[[Any, Arena], Awaitable[None]]) -> Callable[[Any], Non
     return run
 
 
+def _fails(suite: Suite, name: str) -> bool:
+    try:
+        asyncio.run(run_test(suite, name))
+    except (MissingMethod, NotClaimed):
+        return False
+    except AssertionError:
+        return True
+    return False
+
+
+def _require_passed(target: Target, result: TierResult) -> None:
+    """Fail with the first story of a tier, or because the tier was vacuous.
+
+    Raises:
+        Violation: telling it.
+    """
+    from anarchon_conformance.render import failure_text
+
+    for check in result.checks:
+        if check.failure is not None and check.clause not in target.waivers:
+            text = failure_text(check.failure, target.name).splitlines()
+            raise Violation(text[0], clause=check.clause, story=tuple(text[1:]))
+    if result.vacuous:
+        msg = f"the tier {result.tier} was vacuous: never seen: {', '.join(result.vacuous)}"
+        raise Violation(msg)
+
+
 def clause_of(name: str) -> str:
     """Return the clause that a test's name cites, for example C1 of `test_c01_one_winner`."""
     match = _NAME.match(name)
     assert match is not None, f"{name}: a clause test is called test_c<number>_<behaviour>"
     return f"C{int(match[1])}"
+
+
+def clause_number(name: str) -> str | None:
+    """Return the clause that a name cites, or None for a test that cites none."""
+    return clause_of(name) if _NAME.match(name) else None
 
 
 def tests_of(suite: type[Suite]) -> Iterator[tuple[str, str]]:
