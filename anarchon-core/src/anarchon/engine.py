@@ -304,7 +304,8 @@ class Engine:
         try:
             await self.store.measure()
         except BackendError as error:
-            _log.warning("the store's clock could not be asked: %s", error)
+            _log.warning("the clock was stepped; the store's clock could not be asked yet: %s", error)
+            return
         moved_ms = self.store.time.now_ms() - before_ms
         _log.warning("the clock was stepped; the store's time moved by %+.1f s for this instance", moved_ms / 1000)
         if moved_ms < -STEP_MS / 2:

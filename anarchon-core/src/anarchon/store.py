@@ -95,10 +95,14 @@ class Store:
         await self.call("close", self.backend.close, timeout_ms=timeout_ms)
 
     async def measure(self) -> None:
-        """Ask the store for its time; a store without a clock teaches nothing."""
-        self.time.settle()
+        """Ask the store for its time; a store without a clock teaches nothing.
+
+        Raises:
+            BackendError: it did not answer; a step of the clock that was seen stays to be dealt with.
+        """
         sent_ms = self._clock.monotonic_ms()
         now_ms = await self.call("now", self.backend.now_ms)
+        self.time.settle()
         if now_ms is not None:
             self.time.learn(now_ms, sent_ms, self._clock.monotonic_ms())
 

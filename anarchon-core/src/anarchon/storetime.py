@@ -20,6 +20,7 @@ class StoreTime:
         self._clock = clock
         self._skew_ms = self._offset_ms = clock.wall_ms() - clock.monotonic_ms()
         self._best_trip_ms: float | None = None
+        self._told = False
 
     @property
     def measured(self) -> bool:
@@ -37,6 +38,7 @@ class StoreTime:
 
     def learn(self, store_now_ms: int, sent_ms: float, received_ms: float) -> None:
         """Take an answer's store time; `sent_ms` and `received_ms` are monotonic. Long round trips teach nothing."""
+        self._told = True
         trip_ms = received_ms - sent_ms
         best_ms = self._best_trip_ms
         if best_ms is None or trip_ms <= 2 * best_ms + 5:
@@ -49,9 +51,9 @@ class StoreTime:
         return abs(self._clock.wall_ms() - self._clock.monotonic_ms() - self._skew_ms) > STEP_MS
 
     def settle(self) -> None:
-        """Take the wall clock as it is now for the standard of later steps; forget the offset until it is learnt anew."""
+        """Take the wall clock as it is now for the standard of later steps; the next answer is believed whatever it took."""
         moved_ms = self._clock.wall_ms() - self._clock.monotonic_ms() - self._skew_ms
         self._skew_ms += moved_ms
-        if self._best_trip_ms is None:
+        if not self._told:
             self._offset_ms += moved_ms
         self._best_trip_ms = None

@@ -7,6 +7,7 @@ cost a few hundred heap entries.
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
@@ -17,7 +18,9 @@ from anarchon.schedule import Schedule
 __all__ = ["Due", "Gap", "Ticker"]
 
 SLOTS_PER_POP_MAX = 100_000
-"""The most slots of one schedule that one `pop` yields; a schedule that answers more is broken."""
+"""The most slots of one schedule that one `pop` yields; the next one goes on."""
+STALE_LEAST = 100
+"""From this many heap entries on, the ones of removed schedules are cleared away when they outnumber the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,9 @@ class Ticker:
         group.jobs.pop(name, None)
         if not group.jobs:
             del self._groups[digest]
+            if len(self._heap) > max(STALE_LEAST, 2 * len(self._groups)):  # K9: jobs may come and go for ever
+                self._heap = [entry for entry in self._heap if self._current(entry)]
+                heapq.heapify(self._heap)
 
     def next_ms(self) -> float | None:
         """Return when `pop` will have something to say, or None."""
@@ -101,7 +107,7 @@ class Ticker:
         due: list[Due] = []
         while self._waiting and self._waiting[0][0] <= now_ms:
             item = heapq.heappop(self._waiting)[2]
-            if self._jobs.get(item.job.name) is not None:
+            if self._holds(item.job):
                 due.append(item)
         due.sort(key=lambda item: item.slot_ms)
         return due, gaps
@@ -121,6 +127,11 @@ class Ticker:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
+    def _holds(self, job: Job) -> bool:
+        """Whether this job is still here: not removed, nor replaced by another one of its name."""
+        digest = self._jobs.get(job.name)
+        return digest is not None and self._groups[digest].jobs[job.name].handler is job.handler
+
     def _current(self, entry: tuple[int, int, _Group]) -> bool:
         slot_ms, _, group = entry
         return bool(group.jobs) and group.next_ms == slot_ms
@@ -133,19 +144,24 @@ class Ticker:
     def _next(self, group: _Group, after_ms: int) -> int | None:
         try:
             slot_ms = group.schedule.next_after(after_ms)
+            if slot_ms is not None and (type(slot_ms) is not int or slot_ms <= after_ms):
+                msg = f"next_after({after_ms}) returned {slot_ms!r:.80}, which is no later whole number of milliseconds"
+                raise ValueError(msg)
         except Exception as error:  # border: handler - a schedule may be the user's own code (K5)
             for job in group.jobs.values():
                 self._fail(job, error)
             return None
-        return slot_ms if slot_ms is None or slot_ms > after_ms else None
+        return slot_ms
 
     def _expand(self, group: _Group, now_ms: float, gaps: list[Gap]) -> None:
-        oldest_ms = int(now_ms) - group.horizon_ms
         slot_ms = group.next_ms
-        if slot_ms is not None and slot_ms < oldest_ms:
+        assert slot_ms is not None
+        for job in group.jobs.values():  # K13: each job of a schedule has its own late window
+            if slot_ms < now_ms - job.max_late_ms:
+                gaps.append(Gap(job, slot_ms - 1, math.ceil(now_ms - job.max_late_ms) - 1))
+        oldest_ms = math.ceil(now_ms - group.horizon_ms)
+        if slot_ms < oldest_ms:
             # K9: after a gap of years only the slots that can still be claimed are looked at.
-            for job in group.jobs.values():
-                gaps.append(Gap(job, slot_ms - 1, int(now_ms) - job.max_late_ms))
             slot_ms = self._next(group, oldest_ms - 1)
         for _ in range(SLOTS_PER_POP_MAX):
             if slot_ms is None or slot_ms > now_ms:
@@ -158,7 +174,7 @@ class Ticker:
 
     def _draws(self, group: _Group, slot_ms: int, after_ms: int | None, *, now_ms: float) -> Iterator[Due]:
         for job in group.jobs.values():
-            if now_ms - slot_ms > job.max_late_ms and group.horizon_ms > job.max_late_ms:
+            if slot_ms < now_ms - job.max_late_ms:
                 continue
             most_ms = float(job.jitter_most_ms)
             if job.jitter_ms is None and after_ms is not None:

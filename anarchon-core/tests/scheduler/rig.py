@@ -14,14 +14,14 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import pluggy
 from anarchon import Run, Schedule, hookimpl, hookspecs
 from anarchon.clock import Clock
 from anarchon.engine import Engine, Settings
 from anarchon.errors import BackendError, BackendUnavailable
-from anarchon.job import Job, make_job
+from anarchon.job import Job, JobOptions, make_job
 from anarchon.memory import MemoryBackend, MemoryStore
 from anarchon.plugins import Observers
 from anarchon.testing import run_virtual
@@ -315,8 +315,8 @@ def job_of(
     **options: Any,
 ) -> Job:
     """Make a job as `add_job` would, without jitter unless it is written."""
-    options.setdefault("jitter", 0)
-    return make_job(handler, schedule, name=name, options=options, backend=backend or MemoryBackend(), clock_allowance_ms=5_000)
+    written = cast("JobOptions", {"jitter": 0, **options})
+    return make_job(handler, schedule, name=name, options=written, backend=backend or MemoryBackend(), clock_allowance_ms=5_000)
 
 
 @dataclass(slots=True)
