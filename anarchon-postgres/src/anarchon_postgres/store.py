@@ -160,9 +160,11 @@ async def _install(connection: Connection, facts: Facts, names: Names, lanes: La
     await begin_transaction(connection, lock_wait_ms=limit_ms, statement_ms=limit_ms, idle_ms=lanes.options.limit_ms)
     # Without it, creating what another instance creates at the same moment fails even with IF NOT EXISTS.
     await connection.execute("SELECT pg_advisory_xact_lock(%s)", (_lock_number(names),), prepare=False)
-    if not facts.has_schema:
-        await connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{names.schema}"', prepare=False)
-    now, _ = await look(connection, names.table, names.schema)  # another instance may have done it all meanwhile
+    # Another instance may have done it all meanwhile. This look also makes our process of the server hear of that: without
+    # it, its memory of "no such schema" would outlast the lock.
+    now, _ = await look(connection, names.table, names.schema)
+    if not now.has_schema:
+        await connection.execute(f'CREATE SCHEMA "{names.schema}"', prepare=False)
     _check_versions(now, names)
     try:
         await _upgrade(connection, now, names)
