@@ -20,13 +20,15 @@ __all__ = ["Fault", "Nemesis", "Trouble", "faults_for"]
 
 TRIGGER_MS = 3_000.0
 AT_WORK = frozenset({What.WON, What.STARTED})
+MOMENTS = (AT_WORK, AT_WORK, frozenset({What.RENEWED, What.ENDED}), frozenset({What.FINISHED, What.RECORDED}))
+"""At which events an instance is killed: holding a run, renewing it or before its finish, right after its finish."""
 SKEW_MS = 3_000
 
 
 class Fault(StrEnum):
     """Kinds of faults."""
 
-    KILL_INSTANCE = "kill -9 an instance that has just won"
+    KILL_INSTANCE = "kill -9 an instance at work"
     FREEZE_INSTANCE = "freeze an instance past its lease"
     SKEWED_INSTANCE = "an instance whose clock is wrong"
     KILL_STORE = "kill -9 the store right after a win"
@@ -51,19 +53,20 @@ class Trouble:
 
 def faults_for(target: Target, limits: Limits, *, count: int, store_kills: int, seed: int) -> list[Fault]:
     """Return `count` faults that this target allows, every kind in turn, and as many store kills as asked, in random order."""
-    kinds = [Fault.KILL_INSTANCE, Fault.FREEZE_INSTANCE]
+    first = [Fault.KILL_INSTANCE, Fault.FREEZE_INSTANCE]  # without these there is no takeover, and the run proves little
+    others: list[Fault] = []
     if limits.store_clock:
-        kinds.append(Fault.SKEWED_INSTANCE)
+        others.append(Fault.SKEWED_INSTANCE)
     if target.wire() is not None:
-        kinds += [Fault.CUT, Fault.LOSE_REPLIES, Fault.DELAY, Fault.BLACK_HOLE]
+        others += [Fault.CUT, Fault.LOSE_REPLIES, Fault.DELAY, Fault.BLACK_HOLE]
     if target.offers("restart_store") and limits.durable:
-        kinds.append(Fault.RESTART_STORE)
+        others.append(Fault.RESTART_STORE)
     dice = random.Random(seed)  # noqa: S311 - draws a plan, guards nothing
+    dice.shuffle(others)
+    kinds = first + others
     chosen: list[Fault] = []
-    while len(chosen) < count:
-        dice.shuffle(kinds)
-        chosen += kinds
-    chosen = chosen[:count]
+    for number in range(count):
+        chosen.append(kinds[number % len(kinds)])
     if target.offers("kill_store") and limits.durable:
         chosen += [Fault.KILL_STORE] * store_kills
     dice.shuffle(chosen)
@@ -93,8 +96,9 @@ class Nemesis:
         }
 
     async def bring(self, fault: Fault) -> bool:
-        """Wait for a win, strike, undo; False if no win came."""
-        found = await self._fleet.wait_for_any(AT_WORK, TRIGGER_MS)
+        """Wait for the event at which it strikes, strike, undo; False if the fleet is not at work."""
+        moment = self._dice.choice(MOMENTS) if fault is Fault.KILL_INSTANCE else AT_WORK
+        found = await self._fleet.wait_for_any(moment, TRIGGER_MS) or await self._fleet.wait_for_any(AT_WORK, TRIGGER_MS)
         if found is None:
             return False
         instance, _ = found

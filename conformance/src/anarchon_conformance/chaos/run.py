@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from anarchon.backend import Backend
-from anarchon.errors import BackendError
+from anarchon.errors import BackendError, OptionError
 from anarchon.types import SLOT, ClaimRequest, Outcome, RunKey, new_token
 
 from anarchon_conformance.arena import Arena
@@ -56,7 +56,14 @@ PHASES: dict[Profile, tuple[Phase, ...]] = {
 
 
 async def run_chaos(target: Target, options: RunOptions) -> TierResult:
-    """Run both fleets under faults drawn from the seed; the same seed draws the same faults, not the same interleaving."""
+    """Run both fleets under faults drawn from the seed, or from the one that `options.replay` names.
+
+    The same seed draws the same faults, not the same interleaving.
+
+    Raises:
+        OptionError: the replay is no seed.
+    """
+    seed = options.seed if options.replay is None else _seed(options.replay)
     start_ms = target.clock.monotonic_ms()
     checks: list[Check] = []
     marks: Counter[Mark] = Counter()
@@ -70,8 +77,8 @@ async def run_chaos(target: Target, options: RunOptions) -> TierResult:
                 Tier.CHAOS, tuple(Check(clause, Tier.CHAOS, Verdict.NOT_RUN, detail=obstacle) for clause in clauses)
             )
         for phase in PHASES[options.profile]:
-            evidence, odd = await _storm(arena, phase, options.seed)
-            checks += _checks(evidence, phase, options.seed)
+            evidence, odd = await _storm(arena, phase, seed)
+            checks += _checks(evidence, phase, seed)
             checks += [_odd(sentence, phase) for sentence in odd]
             marks += marks_of(evidence)
             notes.append(_note(phase, evidence))
@@ -84,6 +91,14 @@ async def run_chaos(target: Target, options: RunOptions) -> TierResult:
         elapsed_ms=target.clock.monotonic_ms() - start_ms,
         notes=tuple(notes),
     )
+
+
+def _seed(replay: str) -> int:
+    number = replay.removeprefix("chaos:")
+    if not number.isascii() or not number.isdigit():
+        msg = f"--replay {replay!r} is refused: write chaos:SEED, as the failure printed it"
+        raise OptionError(msg)
+    return int(number)
 
 
 async def _obstacle(arena: Arena) -> str | None:
