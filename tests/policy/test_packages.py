@@ -51,8 +51,10 @@ def test_the_changelog_knows_the_version(root: Path, core: Package) -> None:
 
 
 def test_the_lock_covers_every_dependency(root: Path, packages: Iterable[Package], locked: dict[str, str]) -> None:
+    packages = tuple(packages)
     groups = tomllib.loads((root / "pyproject.toml").read_text())["dependency-groups"]
     wanted = [(package.name, text) for package in packages for text in package.project["dependencies"]]
+    wanted += [(p.name, t) for p in packages for texts in p.project.get("optional-dependencies", {}).values() for t in texts]
     wanted += [("the root", text) for texts in groups.values() for text in texts]
     ours = {package.name for package in packages}
     stale = []
