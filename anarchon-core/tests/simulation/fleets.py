@@ -22,6 +22,7 @@ AMOUNTS: dict[FaultKind, tuple[float, ...]] = {
     FaultKind.CLOCK_STEP: (-90_000.0, 90_000.0, 3.15e11, -3.15e11, -2_000.0),
     FaultKind.STORE_STEP: (-30_000.0, 30_000.0, 1_500.0),
 }
+SETTLE = timedelta(seconds=45)
 DURATIONS_MS = (500, 3_000, 8_000, 20_000)
 KINDS = tuple(kind for kind in FaultKind if kind is not FaultKind.STORE_STEP)
 
@@ -52,7 +53,7 @@ def fleet(*, deployed: bool = False) -> Scheduler:
 BEFORE, AFTER = fleet(), fleet(deployed=True)
 
 
-def random_plan(seed: int, *, faults_most: int = 10, seconds: int = 90) -> Plan:
+def random_plan(seed: int, *, faults_most: int = 10, seconds: int = 60) -> Plan:
     """Return a plan that a seed determines."""
     chance = random.Random(seed)
     faults = []
@@ -67,6 +68,7 @@ def random_plan(seed: int, *, faults_most: int = 10, seconds: int = 90) -> Plan:
         seed=seed,
         start=chance.choice(DAYS + NIGHTS),
         faults=faults,
+        settle=SETTLE,
         handler_s=chance.choice(((0.1, 2.0), (0.1, 9.0), (3.0, 14.0))),
         skews_ms=chance.choice(((), (90_000.0,), (-90_000.0, 0.0, 4_000.0))),
     )

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 from anarchon.testing import Fault, FaultKind, Mark, Plan, simulate
-from fleets import AFTER, AMOUNTS, BEFORE, DAYS, DURATIONS_MS, KINDS, NIGHTS, random_plan
+from fleets import AFTER, AMOUNTS, BEFORE, DAYS, DURATIONS_MS, KINDS, NIGHTS, SETTLE, random_plan
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -44,6 +44,7 @@ def plans(draw: st.DrawFn) -> Plan:
         seed=draw(st.integers(0, 2**32)),
         start=draw(st.sampled_from(DAYS + NIGHTS)),
         faults=draw(st.lists(faults(), max_size=8)),
+        settle=SETTLE,
         handler_s=draw(st.sampled_from(((0.1, 2.0), (0.1, 9.0), (3.0, 14.0)))),
         skews_ms=draw(st.sampled_from(((), (90_000.0,), (-90_000.0, 0.0, 4_000.0)))),
     )

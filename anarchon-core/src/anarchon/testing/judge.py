@@ -190,7 +190,8 @@ def _hand_over_times(report: Report, case: _Case) -> Iterator[str]:
         others = [other for key, other in case.by_key.items() if key.job == job.name and key != told.key]
         alone = all(other[-1].end == "done" for other in others)
         if watchers and alone and attempts and not any(attempt.start_ms <= due_ms for attempt in begun):
-            yield f"C16: {told.key.job} slot {told.key.slot_ms} was handed over and not begun again within {due_ms - told.at_ms:.0f} ms"
+            within = f"within {due_ms - told.at_ms:.0f} ms"
+            yield f"C16: {told.key.job} slot {told.key.slot_ms} was handed over and not begun again {within}"
 
 
 def _kept_while_well(report: Report, case: _Case) -> Iterator[str]:
@@ -202,10 +203,14 @@ def _kept_while_well(report: Report, case: _Case) -> Iterator[str]:
             ):
                 yield f"K1: {_say(attempt)} lost its lease on an instance without trouble"
     begun = {(a.key, a.attempt) for a in report.attempts}
+    renamed = {old: job.name for job in (*case.lists[0], *case.lists[1]) for old in job.was}
+    begun_renamed = {(a.key.job, a.key.slot_ms, a.instance) for a in report.attempts}
     for records in report.history.values():
         for record in records:
             job = case.jobs.get(record.job)
             if job is None or record.key.note or record.status is not RunStatus.LOST or (record.key, record.attempt) in begun:
+                continue
+            if (renamed.get(record.job), record.slot_ms, record.instance) in begun_renamed:
                 continue
             at_ms = record.claimed_ms - case.start_ms
             span = case.lives.spans.get(record.instance)
