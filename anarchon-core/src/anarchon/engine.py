@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from anarchon.attempt import Attempts
@@ -75,7 +75,14 @@ class Engine:
         self.defects: list[BaseException] = []
         self._clock = clock
         self._keeper = Keeper(context)
-        self.watch = Watch(context, take=self._take, ended=self._run_ended, find_job=self._find_job, runs_here=self._runs_here)
+        self.watch = Watch(
+            context,
+            take=self._take,
+            ended=self._run_ended,
+            find_job=self._find_job,
+            runs_here=self._runs_here,
+            holds=self._holds,
+        )
         self.notes = Notes(context)
         self.attempts = Attempts(
             context,
@@ -129,6 +136,10 @@ class Engine:
     def _runs_here(self, name: str) -> bool:
         job = self._by_any_name.get(name)
         return self.attempts.runs_here(job.name if job else name)
+
+    def _holds(self, key: RunKey) -> bool:
+        job = self._by_any_name.get(key.job)
+        return key in self.attempts or (job is not None and replace(key, job=job.name) in self.attempts)
 
     def _schedule_failed(self, job: Job, error: Exception) -> None:
         _log.error("%s: its schedule raised %s: %s; the job is not run any more", job.name, type(error).__name__, error)

@@ -140,7 +140,11 @@ class Keeper:
                 self._ask([held], timeout_ms=max(50.0, min(self._store.limits.call_timeout_ms, held.job.lease_ms / 2)))
 
     def _renew_due(self, now_ms: float) -> None:
-        due = [h for h in self._held.values() if h.next_ms <= now_ms and not h.asking and not h.lost]
+        free = [h for h in self._held.values() if not h.asking and not h.lost]
+        if not any(h.next_ms <= now_ms for h in free):
+            return
+        # What is due within a tenth of its heartbeat rides along: many runs cost one call a heartbeat.
+        due = [h for h in free if h.next_ms <= now_ms + h.job.heartbeat_ms / 10]
         for start in range(0, len(due), CLAIM_MANY_MAX):
             self._ask(due[start : start + CLAIM_MANY_MAX], timeout_ms=self._store.limits.call_timeout_ms)
 

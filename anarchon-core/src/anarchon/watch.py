@@ -40,7 +40,8 @@ class Watch:
     """Every run of this instance's jobs that somebody else holds or left behind.
 
     `take` starts a claim of a run whose lease has ended; it must call `settle` or `drop` when it knows more. `ended` is
-    told about each watched run that came to its end. `runs_here` says whether this instance runs a job just now.
+    told about each watched run that came to its end. `runs_here` says whether this instance runs a job just now, `holds`
+    whether it holds a run.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Watch:
         ended: Callable[[RunKey], None],
         find_job: Callable[[str], Job | None],
         runs_here: Callable[[str], bool],
+        holds: Callable[[RunKey], bool],
     ) -> None:
         self._store = context.store
         self._clock = context.clock
@@ -58,6 +60,7 @@ class Watch:
         self._ended = ended
         self._find_job = find_job
         self._runs_here = runs_here
+        self._holds = holds
         self._watched: dict[RunKey, Watched] = {}
         self._by_job: dict[str, set[RunKey]] = {}
         self._wake = asyncio.Event()
@@ -186,8 +189,8 @@ class Watch:
 
     def _found(self, view: RunView) -> None:
         job = self._find_job(view.key.job)
-        if job is None or self._watched.get(view.key) is not None:
-            return
+        if job is None or self._watched.get(view.key) is not None or self._holds(view.key):
+            return  # K8: a run of this instance's own is renewed, which is enough
         item = self.add(job, view.key, max(view.left_ms, 0))
         if item is not None and view.left_ms <= 0:
             item.abandoned = view.left_ms < -ABANDONED_MS

@@ -81,16 +81,21 @@ class VirtualClock(Clock):
 
     def __init__(self, start_ms: float = START_MS) -> None:
         self.offset_ms = start_ms
+        self.suspended_ms = 0.0
 
     def step(self, by_ms: float) -> None:
         """Move the wall clock."""
         self.offset_ms += by_ms
 
+    def suspend(self, duration_ms: float) -> None:
+        """Let both clocks say that time has passed which no sleeper of this machine has lived through."""
+        self.suspended_ms += duration_ms
+
     def wall_ms(self) -> float:
         return self.offset_ms + self.monotonic_ms()
 
     def monotonic_ms(self) -> float:
-        return asyncio.get_running_loop().time() * 1000
+        return asyncio.get_running_loop().time() * 1000 + self.suspended_ms
 
     async def sleep_ms(self, duration_ms: float) -> None:
         await asyncio.sleep(max(0.0, duration_ms) / 1000)
@@ -321,7 +326,10 @@ def job_of(
 
 @dataclass(slots=True)
 class Work:
-    """A handler that runs for a given time, counts, and says how each of its runs ended."""
+    """A handler that runs for a given time, counts, and says how each of its runs ended.
+
+    With `stubborn_ms` it goes on for so long after it was cancelled, and then returns.
+    """
 
     duration_ms: float = 0
     error: Exception | None = None
@@ -331,26 +339,37 @@ class Work:
     running: int = 0
     most_running: int = 0
     runs: list[Run] = field(default_factory=list)
-    gate: asyncio.Event | None = None
+    times_ms: list[tuple[str, float]] = field(default_factory=list)
+    stubborn_ms: float = 0
 
     async def __call__(self, run: Run) -> None:
         entry = (run.slot_ms, run.attempt)
         self.started.append(entry)
+        self._note("started")
         self.runs.append(run)
         self.running += 1
         self.most_running = max(self.most_running, self.running)
         try:
-            if self.gate is not None:
-                await self.gate.wait()
             await asyncio.sleep(self.duration_ms / 1000)
             if self.error is not None:
                 raise self.error
         except asyncio.CancelledError:
             self.cancelled.append(entry)
-            raise
+            self._note("cancelled")
+            if not self.stubborn_ms:
+                raise
+            await asyncio.sleep(self.stubborn_ms / 1000)
         finally:
             self.running -= 1
         self.ended.append(entry)
+        self._note("ended")
+
+    def _note(self, what: str) -> None:
+        self.times_ms.append((what, asyncio.get_running_loop().time() * 1000))
+
+    def at_ms(self, what: str) -> float:
+        """Return when this happened first, in virtual milliseconds since the start of the test."""
+        return next(at_ms for name, at_ms in self.times_ms if name == what)
 
 
 @dataclass(slots=True)
@@ -387,6 +406,10 @@ class Lab:
 
     def now_ms(self) -> int:
         return int(self.clock.wall_ms())
+
+    async def at(self, after_ms: float) -> None:
+        """Let virtual time pass up to a time after the start, on the store's clock."""
+        await passes(START_MS + after_ms - self.clock.wall_ms())
 
     def launch(
         self,
