@@ -200,9 +200,7 @@ class Gate:
         self._note_held()
 
     @asynccontextmanager
-    async def fault(
-        self, mode: Mode, *, count: int | None = None, after: int = 0, delay_ms: float = 0.0
-    ) -> AsyncIterator[None]:
+    async def fault(self, mode: Mode, *, count: int | None = None, after: int = 0, delay_ms: float = 0.0) -> AsyncIterator[None]:
         """Apply a fault for the length of a block, and heal."""
         self.set(mode, count=count, after=after, delay_ms=delay_ms)
         try:

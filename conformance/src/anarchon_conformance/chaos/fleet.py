@@ -132,7 +132,7 @@ class Fleet:
         command = (sys.executable, "-m", "anarchon_conformance.chaos.worker", plan.to_argument())
         said = journal.with_suffix(".txt")
         with said.open("wb") as out:
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out)  # noqa: S603, ASYNC220
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out)  # noqa: S603, ASYNC220 - our own interpreter; starting takes no time
         instance = Instance(name, process, Tail(journal), gate, said)
         self.instances.append(instance)
         return instance

@@ -8,30 +8,21 @@ import signal
 import sys
 from pathlib import Path
 
-import pluggy
-from anarchon import hookspecs
 from anarchon.backend import Backend
 from anarchon.clock import Clock, SystemClock
 from anarchon.errors import AnarchonError, BackendError
-from anarchon.registry import create_backend
 from anarchon.types import ClaimRequest, RunKey, new_token
 
 from anarchon_conformance.chaos.claimer import Claimer
 from anarchon_conformance.chaos.journal import Journal, What
 from anarchon_conformance.chaos.plan import Role, WorkerPlan
 from anarchon_conformance.chaos.scheduling import run_scheduler
+from anarchon_conformance.target import Target
 
 __all__ = ["main"]
 
 OPEN_RETRY_MS = 100.0
 LOOK_MS = 200.0
-
-
-def make_backend(url: str) -> Backend:
-    """Make a backend as a scheduler would: by the entry point of its scheme."""
-    manager = pluggy.PluginManager(hookspecs.PROJECT)
-    manager.add_hookspecs(hookspecs)
-    return create_backend(url, manager)
 
 
 async def _open(backend: Backend, clock: Clock, stop: asyncio.Event) -> None:
@@ -57,7 +48,7 @@ async def _stop_when_told(stop: asyncio.Event, clock: Clock, life_ms: int) -> No
 
 async def _claims(plan: WorkerPlan, journal: Journal) -> None:
     clock, stop = SystemClock(), asyncio.Event()
-    backend = make_backend(plan.url)
+    backend = Target().make(plan.url)
     watcher = asyncio.create_task(_stop_when_told(stop, clock, plan.life_ms))
     try:
         await _open(backend, clock, stop)
@@ -69,7 +60,7 @@ async def _claims(plan: WorkerPlan, journal: Journal) -> None:
 
 
 async def _probe(plan: WorkerPlan, journal: Journal) -> None:
-    backend = make_backend(plan.url)
+    backend = Target().make(plan.url)
     try:
         await backend.open()
         key = RunKey(plan.job, plan.slot_ms)

@@ -33,7 +33,7 @@ F = TypeVar("F", bound=Callable[..., object])
 
 def alone(test: F) -> F:
     """Mark a test that must not run beside others: it counts threads, steps the store's clock or restarts the store."""
-    test.alone = True  # type: ignore[attr-defined]
+    test.alone = True  # type: ignore[attr-defined]  # a function takes marks
     return test
 
 
