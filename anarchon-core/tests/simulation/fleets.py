@@ -62,8 +62,12 @@ def random_plan(seed: int, *, faults_most: int = 10, seconds: int = 60) -> Plan:
         at_ms = chance.randrange(5_000, seconds * 900)
         amount = chance.choice(AMOUNTS.get(kind, (0.0,)))
         faults.append(Fault(at_ms, kind, chance.randrange(5), chance.choice(DURATIONS_MS), amount))
+    instances = chance.choice((3, 3, 4, 5))
+    if chance.random() < 0.2:  # nobody is left for a while: what passes then is caught up or missed
+        at_ms, gap_ms = chance.randrange(5_000, seconds * 400), chance.choice((20_000, 70_000))
+        faults = [Fault(at_ms, FaultKind.CRASH, index, gap_ms) for index in range(instances)]
     return Plan(
-        instances=chance.choice((3, 3, 4, 5)),
+        instances=instances,
         duration=timedelta(seconds=seconds),
         seed=seed,
         start=chance.choice(DAYS + NIGHTS),

@@ -48,11 +48,11 @@ def no_local_deadline(engine: Engine) -> None:
 
 
 def heartbeat_stops_under_load(engine: Engine) -> None:
-    """Renews only while one run is held."""
+    """Renews only while a single run is held."""
     renew = engine._keeper._renew_due
 
     def mutant(now_ms: float) -> None:
-        if len(engine._keeper._held) < 3:
+        if len(engine._keeper._held) < 2:
             renew(now_ms)
 
     engine._keeper._renew_due = mutant  # type: ignore[method-assign]

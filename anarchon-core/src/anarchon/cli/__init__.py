@@ -1,0 +1,5 @@
+"""The command `anarchon`."""
+
+from anarchon.cli.main import main
+
+__all__ = ["main"]

@@ -1,0 +1,78 @@
+"""What several commands share: the URL, JSON, times, a store opened for a few questions."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import click
+
+from anarchon.backend import Backend
+from anarchon.clock import SystemClock
+from anarchon.errors import ConfigurationError
+from anarchon.plugins import Observers, new_manager
+from anarchon.registry import URL_VARIABLE, create_backend
+from anarchon.store import Store
+
+__all__ = ["ask", "iso", "json_option", "print_json", "read_instant", "url_argument", "url_option"]
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+url_argument = click.argument("url", required=True)
+url_option = click.option("--url", envvar=URL_VARIABLE, help=f"The store; {URL_VARIABLE} if left out.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def print_json(value: object) -> None:
+    """Print a value as one line of JSON."""
+    click.echo(json.dumps(value, ensure_ascii=False))
+
+
+def iso(at_ms: int | None) -> str | None:
+    """Return Unix milliseconds as ISO 8601 in UTC; milliseconds are shown only where there are any."""
+    if at_ms is None:
+        return None
+    moment = datetime.fromtimestamp(at_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return f"{moment}.{at_ms % 1000:03d}Z" if at_ms % 1000 else f"{moment}Z"
+
+
+def read_instant(option: str, text: str) -> int:
+    """Return Unix milliseconds of an ISO 8601 instant with a zone, or of plain milliseconds.
+
+    Raises:
+        ConfigurationError: it is neither.
+    """
+    if text.isascii() and text.isdecimal() and len(text) < 16:
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        msg = f"{option}={text!r:.60} is no instant: write 2027-01-15T10:00:00Z, or Unix milliseconds"
+        raise ConfigurationError(msg)
+    return round(moment.timestamp() * 1000)
+
+
+def ask(url: str, question: Callable[[Store], Coroutine[Any, Any, T]]) -> T:
+    """Open a store, ask, close it.
+
+    Raises:
+        AnarchonError: what the URL or the store made of it.
+    """
+    manager = new_manager()
+    backend: Backend = create_backend(url, manager)
+
+    async def run() -> T:
+        store = Store(backend, SystemClock(), Observers(manager), "command-line")
+        await store.open()
+        try:
+            return await question(store)
+        finally:
+            await store.close(timeout_ms=2_000)
+
+    return asyncio.run(run())

@@ -1,0 +1,103 @@
+"""The jobs of the demonstration, and what a worker writes about each handler call."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from anarchon.backend import LeaseBackend
+from anarchon.clock import SystemClock
+from anarchon.job import JobOptions
+from anarchon.run import Run
+from anarchon.schedule import Every, Schedule
+from anarchon.scheduler import Scheduler
+
+__all__ = ["JOBS", "LONG_JOB", "Entry", "Journal", "add_jobs", "job_name", "read_journal"]
+
+LONG_JOB = "report"
+LEASE_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class DemoJob:
+    """A job of the demonstration: its schedule and how long its handler takes."""
+
+    schedule: Schedule
+    seconds: float
+
+
+JOBS = {
+    "tick": DemoJob(Every(seconds=1), 0.15),
+    "mail": DemoJob(Every(seconds=2), 0.6),
+    LONG_JOB: DemoJob(Every(seconds=5), 3.0),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of a worker's own file: a handler began (`start`) or ended (`done`, `cancelled`), or the worker is `ready`."""
+
+    event: str
+    instance: str
+    job: str = ""
+    slot_ms: int = 0
+    attempt: int = 0
+    at_ms: int = 0
+
+
+class Journal:
+    """A file that a worker appends to, one write a line, so that a kill loses nothing that happened."""
+
+    def __init__(self, path: Path, instance: str) -> None:
+        self._file = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o644)
+        self._instance = instance
+        self._clock = SystemClock()
+
+    def write(self, event: str, run: Run | None = None, job: str = "") -> None:
+        """Append a line."""
+        at_ms = int(self._clock.wall_ms())
+        entry = Entry(event, self._instance, at_ms=at_ms)
+        if run is not None:
+            entry = Entry(event, self._instance, job, run.slot_ms, run.attempt, at_ms)
+        os.write(self._file, (json.dumps(asdict(entry)) + "\n").encode())
+
+
+def read_journal(path: Path) -> list[Entry]:
+    """Return the entries of a file; a last line that is still being written is left out."""
+    if not path.exists():
+        return []
+    text = path.read_text()
+    return [Entry(**json.loads(line)) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
+def job_name(prefix: str, short: str) -> str:
+    """Return the name of a demonstration's job: its own, so that two demonstrations can share a store."""
+    return f"demo-{prefix}-{short}"
+
+
+def add_jobs(scheduler: Scheduler, prefix: str, journal: Journal) -> None:
+    """Add the jobs to a worker's scheduler; overlap is allowed, so that every slot runs."""
+    options: JobOptions = {"jitter": 0.3, "overlap": "allow"}
+    if isinstance(scheduler.backend, LeaseBackend):
+        options |= {"lease": LEASE_S, "max_attempts": 20}
+    for short, job in JOBS.items():
+        scheduler.add_job(_handler(short, job.seconds, journal), job.schedule, name=job_name(prefix, short), **options)
+
+
+def _handler(short: str, seconds: float, journal: Journal) -> Callable[..., object]:
+    clock = SystemClock()
+
+    async def handler(run: Run) -> None:
+        journal.write("start", run, short)
+        try:
+            await clock.sleep_ms(seconds * 1000)
+        except asyncio.CancelledError:
+            journal.write("cancelled", run, short)
+            raise
+        journal.write("done", run, short)
+
+    return handler
