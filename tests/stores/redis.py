@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -193,9 +193,9 @@ class Redis(Server):
     primary: Redis | None = None
     """The server that this one is a replica of."""
 
-    def url(self, scheme: str = "redis", **options: object) -> str:
+    def url(self, scheme: str = "redis", *, options: Mapping[str, object] | None = None) -> str:
         """Return the URL under a scheme, with options."""
-        words = {**({"cluster": "true"} if self.cluster else {}), **options}
+        words = {**({"cluster": "true"} if self.cluster else {}), **(options or {})}
         query = "&".join(f"{name}={value}" for name, value in words.items())
         return f"{scheme}://{self.host}:{self.port}" + (f"?{query}" if query else "")
 
@@ -232,7 +232,8 @@ class Redis(Server):
         return [
             *self.words(),
             *("--port", str(self.port), "--bind", self.host, "--dir", f"{self.folder}/data", "--daemonize", "no"),
-            *("--unixsocket", f"{self.folder}/sock", *self.settings, *replica, *node),
+            # Redis would wait five seconds for further replicas before it feeds the first.
+            *("--unixsocket", f"{self.folder}/sock", "--repl-diskless-sync-delay", "0", *self.settings, *replica, *node),
         ]
 
     def answers(self) -> bool:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from anarchon.errors import BackendError, BackendTimeout, BackendUnavailable, StoreDamaged, StoreSetupError
 from anarchon.url import redact
 from redis import exceptions as driver
 
-__all__ = ["explain"]
+__all__ = ["FAILURES", "explain"]
+
+FAILURES: Final = (driver.RedisError, driver.RedisClusterException, OSError)
+"""Everything that the driver raises on purpose; its cluster client has a family of its own."""
 
 
 def explain(error: Exception, place: str) -> BackendError:
@@ -23,6 +28,8 @@ def explain(error: Exception, place: str) -> BackendError:
         return BackendTimeout(f"{place} did not answer in time: {said}")
     if isinstance(error, driver.ClusterCrossSlotError | driver.MovedError):
         return StoreSetupError(f"{place} is part of a cluster: add cluster=true to the URL ({said})")
+    if "Cluster mode is not enabled" in said or "cluster support disabled" in said:
+        return StoreSetupError(f"{place} is no cluster: leave out cluster=true")
     if isinstance(error, driver.ConnectionError | driver.RedisClusterException | driver.ClusterError | OSError):
         return BackendUnavailable(f"{place} cannot be reached: {said}")
     if isinstance(error, driver.OutOfMemoryError) or said.startswith("OOM"):

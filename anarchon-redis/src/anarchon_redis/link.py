@@ -12,7 +12,7 @@ from redis.asyncio import Redis, RedisCluster
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from anarchon_redis.failures import explain
+from anarchon_redis.failures import FAILURES, explain
 from anarchon_redis.lua import SOURCES
 from anarchon_redis.options import CALL_TIMEOUT_MS, CONNECTIONS_MAX, Address
 from anarchon_redis.wire import Command, OwnPool, Pool, Reply, exchange, lent
@@ -84,7 +84,7 @@ class Link:
                     await pool.close()
                 if cluster is not None:
                     await cluster.aclose()
-        except (TimeoutError, OSError, driver.RedisError):
+        except (TimeoutError, *FAILURES):
             pass  # the server is gone; there is nothing left to close in good order
 
     # -- one call of the backend
@@ -112,7 +112,7 @@ class Link:
                 raise explain(error, self.place) from error
             msg = f"{self.place} did not answer within {CALL_TIMEOUT_MS / 1000:g} s"
             raise BackendTimeout(msg) from error
-        except (driver.RedisError, OSError) as error:
+        except FAILURES as error:
             raise explain(error, self.place) from error
 
     # -- commands, within a call
@@ -191,7 +191,7 @@ class Link:
                 except driver.NoScriptError:
                     # EVAL runs the script and loads it on the node that holds these keys.
                     return await cluster.execute_command("EVAL", SOURCES[str(command[SHA])], *command[SHA + 1 :], **_RAW)
-        except (driver.RedisError, OSError) as error:
+        except FAILURES as error:
             return error
 
 
@@ -206,6 +206,5 @@ def _cluster_client(address: Address) -> RedisCluster:
         max_connections=CONNECTIONS_MAX,
         socket_timeout=CALL_TIMEOUT_MS / 1000,
         socket_connect_timeout=CALL_TIMEOUT_MS / 1000,
-        retry=Retry(NoBackoff(), 1),
-        cluster_error_retry_attempts=1,
+        retry=Retry(NoBackoff(), 0),
     )

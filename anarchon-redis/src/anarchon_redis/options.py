@@ -186,7 +186,7 @@ def address_of(url: BackendUrl) -> Address:
             msg = f"{url}: write unix:///path/to/redis.sock"
             raise UrlError(msg)
         database = url.integer("db", 0, most=DATABASES_MAX)
-        return Address(path=url.path, database=database, username=url.username, password=url.password)
+        return Address(path=url.path, database=database, username=url.username or None, password=url.password)
     if "," in url.netloc:
         msg = f"{url}: write one host; a cluster is found through any of its nodes (cluster=true)"
         raise UrlError(msg)
