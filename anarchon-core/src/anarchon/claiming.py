@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -71,8 +72,22 @@ class Claims:
     async def ask(self, job: Job, key: RunKey, patience_ms: float, *, abandoned: bool = False) -> Answer:
         """Claim a run; an unknown answer is asked for again for `patience_ms` (K2). `abandoned` allows no attempt (K12).
 
-        A renamed job is claimed under each of its names, oldest first, and won only if all are.
+        A renamed job is claimed under each of its names, oldest first, and won only if all are. Cancelling the wait does
+        not stop the claim: what it wins is carried out, or handed over by an instance that stops (K6).
         """
+        asking = asyncio.get_running_loop().create_task(self._ask(job, key, patience_ms, abandoned=abandoned))
+        try:
+            return await asyncio.shield(asking)
+        except asyncio.CancelledError:
+            self._context.spawn(self._see_to(asking))
+            raise
+
+    async def _see_to(self, asking: asyncio.Task[Answer]) -> None:
+        answer = await asking
+        if answer.grant is not None:
+            await self._attempts.carry_out(answer.grant)
+
+    async def _ask(self, job: Job, key: RunKey, patience_ms: float, *, abandoned: bool) -> Answer:
         if not self._store.limits.store_clock and not key.manual and self.window_ms(job, key) < 0:
             return Answer(Claim(Outcome.LATE), key)  # C9
         await self._attempts.take_place()

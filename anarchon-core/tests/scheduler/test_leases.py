@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from anarchon.lease import margin_ms
@@ -14,7 +15,7 @@ KEY = RunKey("job", SLOT_MS)
 YEARS_MS = 10 * 366 * 86_400_000
 
 
-async def begun(lab: Lab, work: Work, **options: object) -> Instance:
+async def begun(lab: Lab, work: Work, **options: Any) -> Instance:
     """Start an instance with a job of one slot, and let its handler begin; the lease is 10 s, the heartbeat 3 s."""
     options = {"lease": 10, "heartbeat": 3, **options}
     instance = await lab.start(job_of(Slots(SLOT_MS), work, **options))

@@ -222,6 +222,7 @@ async def test_notes_are_never_watched_and_a_removed_jobs_runs_no_longer(lab: La
 async def test_k8_a_runner_does_not_watch_its_own_runs(lab: Lab) -> None:
     work = Work(duration_ms=60_000)
     instance = await lab.start(job_of(Grid(600_000), work, lease=10, heartbeat=3))
+    await lab.at(599_990)
     await until(lambda: bool(work.started), "the slot runs")
     await instance.engine._recover()
     assert len(instance.engine.watch) == 0
@@ -236,6 +237,7 @@ async def test_k8_a_long_run_costs_each_instance_one_call_a_heartbeat(lab: Lab, 
     work = Work(duration_ms=60_000)
     for _ in range(backups + 1):
         await lab.start(job_of(Grid(600_000), work, lease=6, heartbeat=2))
+    await lab.at(599_990)
     await until(lambda: bool(work.started), "the slot runs")
     await passes(100)
     before = [len(instance.backend.calls) for instance in lab.instances]
