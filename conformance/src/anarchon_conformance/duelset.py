@@ -11,11 +11,14 @@ from itertools import combinations
 from anarchon_conformance.driver import Moves
 from anarchon_conformance.steps import Fault
 
-__all__ = ["Act", "Before", "Duel", "Skew", "base_duels", "interleavings", "variants"]
+__all__ = ["EVERY", "Act", "Before", "Duel", "Skew", "base_duels", "interleavings", "variants"]
 
 JUMP_MS = 3_600_000
 SCHEDULES_MAX = 20
 """The most interleavings of one pair; beyond it they are taken at even distances."""
+
+
+EVERY = "*"
 
 
 class Before(StrEnum):
@@ -88,7 +91,7 @@ _PAUSED = frozenset({Before.FREE, Before.MINE, Before.EXPIRED, Before.RELEASED, 
 """Where a pause could make a difference: it stops first claims, and nothing else (C10)."""
 
 _TEXT = re.compile(
-    r"duel:(?P<before>[a-z-]+)/(?P<left>[a-z-]+)/(?P<right>[a-z-]+)/(?P<schedule>[01]*)"
+    r"duel:(?P<before>[a-z-]+)/(?P<left>[a-z-]+)/(?P<right>[a-z-]+)/(?P<schedule>[01]*|\*)"
     r"(/(?P<fault>request-lost|reply-lost|cancelled)@(?P<who>[AB])(?P<step>\d+))?"
     r"(/jump(?P<jump>[+-]\d+)@(?P<at>\d+))?"
     r"(/(?P<skew>ahead|behind|other-slot))?"
@@ -137,6 +140,15 @@ class Duel:
         return cls(Before(match["before"]), Act(match["left"]), Act(match["right"]), moves, Skew(match["skew"] or ""))
 
     @property
+    def every_order(self) -> bool:
+        """Whether the duel stands for itself in every order of its steps (`*`); they are counted at its first meeting."""
+        return self.moves.schedule == EVERY
+
+    def ordered(self, schedule: str) -> Duel:
+        """Return the duel with its steps in this order."""
+        return replace(self, moves=replace(self.moves, schedule=schedule))
+
+    @property
     def title(self) -> str:
         """What a report calls it."""
         moves = self.moves
@@ -181,15 +193,24 @@ def _acts(before: Before, who: str, *, lease: bool) -> Iterator[Act]:
 
 
 def interleavings(left: int, right: int, most: int = SCHEDULES_MAX) -> list[str]:
-    """Return the orders of `left` steps of A and `right` steps of B; at most `most`, at even distances."""
+    """Return the orders of `left` steps of A and `right` steps of B.
+
+    If there are more than `most`: first those in which one side is interrupted once, because they catch most; then turns
+    about; then others at even distances.
+    """
     total = left + right
-    found = []
+    every = []
     for places in combinations(range(total), left):
         chosen = set(places)
-        found.append("".join("0" if place in chosen else "1" for place in range(total)))
-    if len(found) <= most:
-        return found
-    return [found[round(number * (len(found) - 1) / (most - 1))] for number in range(most)]
+        every.append("".join("0" if place in chosen else "1" for place in range(total)))
+    if len(every) <= most:
+        return every
+    found = ["0" * left + "1" * right, "1" * right + "0" * left]
+    found += ["0" * first + "1" * right + "0" * (left - first) for first in range(1, left)]
+    found += ["1" * first + "0" * left + "1" * (right - first) for first in range(1, right)]
+    found.append("01" * min(left, right) + "0" * (left - right) + "1" * (right - left))
+    found += [every[round(number * (len(every) - 1) / (most - 1))] for number in range(most)]
+    return list(dict.fromkeys(found))[:most]
 
 
 def variants(duel: Duel, steps: tuple[int, int], *, clock: bool, skewed: bool, cancel: bool = True) -> Iterator[Duel]:

@@ -41,7 +41,6 @@ FORGET_KEEP_MS = 1_500
 PLANS_FAST = 100
 PLANS_SLOW = 40
 PLANS_NIGHTLY = 1_000
-FAST_TRIP_MS = 0.2
 _TRIES = 3
 _FAULTS = {Mode.LOST_REQUEST: Fault.REQUEST_LOST, Mode.LOST_REPLY: Fault.REPLY_LOST, Mode.CANCELLED: Fault.CANCELLED}
 
@@ -286,12 +285,11 @@ class _Tale:
 
     def run(self, arena: Arena, options: RunOptions, *, most: int | None) -> None:
         """Play the corpus, then as many drawn plans as the profile says; stop at the first failure, shrunk."""
+        fast = arena.target.simulated
         for plan in corpus():
             if self.try_plan(plan).finding.judgement is not Judgement.OK:
                 return
-        number = (
-            PLANS_NIGHTLY if options.profile is Profile.NIGHTLY else PLANS_FAST if arena.trip_ms < FAST_TRIP_MS else PLANS_SLOW
-        )
+        number = PLANS_NIGHTLY if options.profile is Profile.NIGHTLY else PLANS_FAST if fast else PLANS_SLOW
         strategy = plans(lease=arena.lease, clock=arena.target.offers("step_clock"))
 
         @seed(options.seed)
