@@ -97,8 +97,7 @@ class _Reader:
         expression, rest = _split(text, seconds=options.pop("seconds", "") == "true")
         user = None
         if self.system:
-            user, _, rest = rest.partition(" ") if " " in rest else (rest, "", "")
-            rest = rest.strip()
+            user, rest = (*rest.split(None, 1), "", "")[:2]
         command, stdin = _percent(rest)
         if not command.strip():
             what = "a user and a command" if self.system else "a command"
