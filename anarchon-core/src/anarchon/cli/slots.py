@@ -37,7 +37,7 @@ def next_command(expression: str, as_json: bool, count: int, **given: str | None
         print_json(slots)
     else:
         click.echo(f"{text_of(schedule)}  ({tz})")
-        for sentence in [*remarks, *explain(schedule, after_ms)]:
+        for sentence in [*remarks, *explain(schedule, after_ms=after_ms)]:
             click.echo(f"  {sentence}")
         for slot in slots:
             click.echo(slot)
