@@ -73,6 +73,8 @@ class Engine:
         self.ready = asyncio.Event()
         self.tried = asyncio.Event()
         self.defects: list[BaseException] = []
+        self._opened = False
+        self._asked_to_stop: Moment | None = None
         self._clock = clock
         self._keeper = Keeper(context)
         self.watch = Watch(
@@ -192,7 +194,7 @@ class Engine:
         stop = asyncio.get_running_loop().create_task(self._stopping.wait())
         try:
             await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
-            if not work.done() and self.ready.is_set():
+            if not work.done() and self._opened:
                 await asyncio.wait({work}, timeout=(self.settings.grace_ms + LET_GO_MS) / 1000)
             if not work.done():  # it is still opening the store, or stuck in a store that does not answer
                 work.cancel()
@@ -207,6 +209,7 @@ class Engine:
 
     async def _work(self) -> None:
         await self._open()
+        self._opened = True
         async with asyncio.TaskGroup() as loops:
             loops.create_task(self._keeper.serve(self._drained.is_set))
             lookers = [loops.create_task(self.watch.serve(self._stopping.is_set)), loops.create_task(self._recover_when_back())]
@@ -222,6 +225,8 @@ class Engine:
 
     def stop(self) -> None:
         """Ask for an orderly end: no new claims, then the grace, then hand-over (K6)."""
+        if self._asked_to_stop is None:
+            self._asked_to_stop = self._clock.moment()
         self._stopping.set()
         self.runner.stop()
         self.attempts.stopping = True
@@ -263,6 +268,8 @@ class Engine:
         for job in self.jobs.values():
             self._ticker.add(job, now_ms)
         await self._recover()
+        if self._stopping.is_set():
+            return
         jobs = list(self.jobs.values())
         try:
             passed = await self.sweeper.newest(jobs, now_ms)
@@ -326,7 +333,7 @@ class Engine:
         """Wait for what runs, then hand over, then let go (K6)."""
         for task in list(self._idle_tasks):
             task.cancel()
-        begun = self._clock.moment()
+        begun = self._asked_to_stop or self._clock.moment()
         grace_ms = float(self.settings.grace_ms)
         reserve_ms = min(HAND_OVER_MOST_MS, grace_ms / HAND_OVER_SHARE)
         await self._until_quiet(begun, grace_ms - reserve_ms, cut_short=True)

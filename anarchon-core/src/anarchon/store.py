@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from anarchon.backend import Backend, LeaseBackend
 from anarchon.clock import Clock
-from anarchon.errors import BackendError, BackendTimeout, StoreSetupError
+from anarchon.errors import BackendError, BackendTimeout, BackendUnavailable, StoreSetupError
 from anarchon.plugins import Observers
 from anarchon.storetime import StoreTime
 from anarchon.types import CLAIM_MANY_MAX, Claim, ClaimRequest, JobView, RunKey, RunRecord, RunResult, RunView
@@ -65,6 +65,13 @@ class Store:
         except BackendError as error:
             self._failed(operation, error)
             raise
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            # Nobody cancelled us: a driver lets its own waits end like this when its connection goes.
+            msg = f"{operation}: the driver gave the call up"
+            raise self._failed(operation, BackendUnavailable(msg)) from error
         except Exception as error:  # border: backend call
             msg = f"{operation}: {type(error).__name__}: {redact(str(error))}"
             raise self._failed(operation, BackendError(msg)) from error
@@ -132,6 +139,9 @@ class Store:
                 answers = [await self.call("claim", lambda: self.backend.claim(requests[0]))]
             else:
                 answers = await self.call("claim", lambda: self.backend.claim_many(requests))
+                if len(answers) != len(requests):
+                    msg = f"claim: the backend gave {len(answers)} answers to {len(requests)} claims"
+                    raise BackendError(msg)
         except BackendError as error:
             answers = [error] * len(requests)
         received_ms = self._clock.monotonic_ms()
@@ -142,8 +152,10 @@ class Store:
                 continue
             if isinstance(answer, Claim):
                 future.set_result(answer)
-            else:
+            elif isinstance(answer, BackendError):
                 future.set_exception(answer)
+            else:
+                future.set_exception(BackendError(f"claim: the backend answered {answer!r:.80}"))
 
     async def finish(self, key: RunKey, token: str, result: RunResult) -> bool:
         """See `Backend.finish`."""

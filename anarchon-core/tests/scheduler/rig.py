@@ -491,6 +491,6 @@ def virtual(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
         run_virtual(main)
 
     run.__name__, run.__doc__, run.__module__ = test.__name__, test.__doc__, test.__module__
-    parameters = list(inspect.signature(test).parameters.values())[1:]
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # pytest reads the arguments from it
+    hints = inspect.signature(test).parameters.values()
+    run.__signature__ = inspect.Signature([each for each in hints if each.name != "lab"])  # type: ignore[attr-defined]  # pytest reads the arguments from it
     return run

@@ -185,7 +185,7 @@ SLOTS = [slot(number) for number in (-90, -80, -70, -60, -3, -2)]
         ("all", 2, (-90, -80, -70, -60, -3, -2), (), (), ()),
     ],
 )
-def test_the_plan_claims_the_newest_and_notes_the_older(  # noqa: PLR0913 - a table
+def test_the_plan_claims_the_newest_and_notes_the_older(
     catch_up: str,
     limit: int,
     accounted: tuple[int, ...],
