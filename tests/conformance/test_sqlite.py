@@ -10,10 +10,10 @@ from anarchon_conformance.render import failure_text
 from zoo.sqlite import BrokenSQLiteTarget, SQLiteTarget
 
 
-def test_every_tier_passes_on_the_real_one(tmp_path: Path) -> None:
-    report = run(SQLiteTarget(tmp_path / "cron.db"), RunOptions(seed=1))
+def test_duels_and_plans_pass_on_the_real_one(tmp_path: Path) -> None:
+    report = run(SQLiteTarget(tmp_path / "cron.db"), RunOptions(seed=1), tiers=[Tier.DUELS, Tier.PLANS])
     assert report.passed, [failure_text(failure, report.target) for failure in report.failures]
-    assert all(result.marks and not result.vacuous for result in report.tiers if result.tier is not Tier.CLAUSES)
+    assert all(result.marks and not result.vacuous for result in report.tiers)
 
 
 @pytest.fixture(params=[Tier.DUELS, Tier.PLANS])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -137,14 +138,16 @@ async def _killers(kind: Kind, duels: Sequence[Duel]) -> list[Duel]:
     return [duel for duel in duels if await first_duel(kind, [duel]) is not None]
 
 
-def main() -> None:
-    """Compute matrix and reduced sets anew."""
-    matrix = {}
+def main(names: Sequence[str]) -> None:
+    """Compute matrix and reduced sets anew, or some rows of the matrix."""
+    known = read_matrix() if names else {}
     for kind in MUTANTS:
-        matrix[kind.__name__] = kills = kills_of(kind)
-        print(f"{kind.__name__:32} {kills}", flush=True)
-    MATRIX.write_text(json.dumps({name: asdict(row) for name, row in matrix.items()}, indent=1) + "\n", encoding="utf-8")
-    for name, base in (("lease", SimBackend), ("claim", SimFirst)):
+        if not names or kind.__name__ in names:
+            known[kind.__name__] = kills_of(kind)
+            print(f"{kind.__name__:32} {known[kind.__name__]}", flush=True)
+    rows = {kind.__name__: asdict(known[kind.__name__]) for kind in MUTANTS}
+    MATRIX.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    for name, base in () if names else (("lease", SimBackend), ("claim", SimFirst)):
         duels = asyncio.run(reduced([kind for kind in MUTANTS if issubclass(kind, base)]))
         head = "# Computed by tests/zoo/matrix.py: these duels kill every mutant of the zoo that duels can kill.\n"
         (DATA / f"reduced-{name}.txt").write_text(head + "".join(f"{duel}\n" for duel in duels), encoding="utf-8")
@@ -152,4 +155,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

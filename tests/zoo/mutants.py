@@ -211,6 +211,14 @@ class ForgetsItsToken(SimBackend):
         return Claim(Outcome.RUNNING, left_ms=max(1, row.end_ms - now_ms))
 
 
+class SaysLost(SimBackend):
+    """Says that somebody else was first, where a lease store must say whether the run is alive or done."""
+
+    def known(self, row: Row, request: ClaimRequest) -> Claim | None:
+        answer = super().known(row, request)
+        return Claim(Outcome.LOST) if answer is not None and answer.outcome is Outcome.RUNNING else answer
+
+
 class SameTokenKeepsOldLease(SimBackend):
     """Answers WON to the same token without a new lease, though its caller only starts now."""
 

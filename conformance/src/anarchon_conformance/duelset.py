@@ -125,19 +125,13 @@ class Duel:
             ValueError: it is no duel.
         """
         match = _TEXT.fullmatch(text)
-        if match is None:
+        try:
+            if match is None:
+                raise ValueError
+            return cls(Before(match["before"]), Act(match["left"]), Act(match["right"]), _moves(match), Skew(match["skew"] or ""))
+        except ValueError:
             msg = f"{text!r:.200} is no duel: copy the replay string of a failure as it stands"
-            raise ValueError(msg)
-        fault = Fault((match["fault"] or "none").replace("-", " "))
-        moves = Moves(
-            match["schedule"],
-            fault,
-            fault_client="AB".index(match["who"] or "A"),
-            fault_step=int(match["step"] or 0),
-            jump_ms=int(match["jump"] or 0),
-            jump_at=int(match["at"] or 0),
-        )
-        return cls(Before(match["before"]), Act(match["left"]), Act(match["right"]), moves, Skew(match["skew"] or ""))
+            raise ValueError(msg) from None
 
     @property
     def every_order(self) -> bool:
@@ -162,6 +156,17 @@ class Duel:
         if self.skew is Skew.SLOT:
             extras.append("B on another slot")
         return f"duel {self.before}: {self.left} x {self.right}, {', '.join(extras)}"
+
+
+def _moves(match: re.Match[str]) -> Moves:
+    return Moves(
+        match["schedule"],
+        Fault((match["fault"] or "none").replace("-", " ")),
+        fault_client="AB".index(match["who"] or "A"),
+        fault_step=int(match["step"] or 0),
+        jump_ms=int(match["jump"] or 0),
+        jump_at=int(match["at"] or 0),
+    )
 
 
 def base_duels(*, lease: bool, exact: bool) -> Iterator[Duel]:

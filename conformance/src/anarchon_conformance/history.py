@@ -7,7 +7,7 @@ kit's clock and strictly rising, so that they also order what happened within on
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -114,26 +114,18 @@ class History:
             ValueError: the file is no history; the message names the line.
         """
         parts: dict[str, list[Any]] = {"head": [], "op": [], "step": [], "look": []}
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-            try:
+        number = 0
+        try:
+            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):  # noqa: B007 - told below
                 fields = json.loads(line)
-                parts[fields.pop("kind")].append(fields)
-            except (ValueError, KeyError, AttributeError) as error:
-                msg = f"{path}, line {number}: this is no history of the kit"
-                raise ValueError(msg) from error
-        if len(parts["head"]) != 1:
-            msg = f"{path}, line 1: this is no history of the kit"
-            raise ValueError(msg)
-        head = parts["head"][0]
-        head["limits"]["notes"] = tuple(head["limits"]["notes"])
-        return cls(
-            ops=tuple(_op_in(fields) for fields in parts["op"]),
-            timebase=Timebase(**head["timebase"]),
-            lease=head["lease"],
-            limits=Limits(**head["limits"]),
-            steps=tuple(ClockStep(**fields) for fields in parts["step"]),
-            looks=tuple(_look_in(fields) for fields in parts["look"]),
-        )
+                kind = fields.pop("kind")
+                parts[kind].append(_READ[kind](fields))
+            (head,) = parts["head"]
+        except (ValueError, KeyError, AttributeError, TypeError) as error:
+            msg = f"{path}, line {number}: this is no history of the kit"
+            raise ValueError(msg) from error
+        timebase, lease, limits = head
+        return cls(tuple(parts["op"]), timebase, lease, limits, tuple(parts["step"]), tuple(parts["look"]))
 
 
 class Recorder:
@@ -230,3 +222,16 @@ def _look_in(fields: dict[str, Any]) -> Look:
             yield RunRecord(**{**record, "status": RunStatus(record["status"])})
 
     return Look(fields["job"], tuple(records()), fields["call_ns"], fields["return_ns"])
+
+
+def _head_in(fields: dict[str, Any]) -> tuple[Timebase, bool, Limits]:
+    limits = {**fields["limits"], "notes": tuple(fields["limits"]["notes"])}
+    return Timebase(**fields["timebase"]), bool(fields["lease"]), Limits(**limits)
+
+
+_READ: dict[str, Callable[[dict[str, Any]], object]] = {
+    "head": _head_in,
+    "op": _op_in,
+    "step": lambda fields: ClockStep(**fields),
+    "look": _look_in,
+}

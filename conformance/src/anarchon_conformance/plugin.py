@@ -5,6 +5,7 @@ It does nothing in a session that holds no suite of the kit.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator
 from typing import Any
 
@@ -36,11 +37,10 @@ def pytest_runtest_makereport(
 
 def _target_of(item: pytest.Item) -> str | None:
     """Return the name of the target that a test belongs to, or None for any other test."""
-    if not isinstance(item, pytest.Function) or item.cls is None or not hasattr(item.cls, "target"):
+    loaded = sys.modules.get("anarchon_conformance.suite")
+    if loaded is None or not isinstance(item, pytest.Function) or item.cls is None:
         return None
-    from anarchon_conformance.suite import Suite
-
-    return item.cls.target.name if issubclass(item.cls, Suite) else None
+    return str(item.cls.target.name) if issubclass(item.cls, loaded.Suite) else None
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
