@@ -90,7 +90,7 @@ class Engine:
             context,
             keeper=self._keeper,
             watch=self.watch,
-            host=HandlerHost(handler_loop),
+            host=HandlerHost(handler_loop, self._loop_gone),
             ended=self._run_ended,
             max_running=settings.max_running,
         )
@@ -145,6 +145,12 @@ class Engine:
 
     def _schedule_failed(self, job: Job, error: Exception) -> None:
         _log.error("%s: its schedule raised %s: %s; the job is not run any more", job.name, type(error).__name__, error)
+
+    def _loop_gone(self) -> None:
+        """Stop, for without a loop no async handler runs here: each would be handed over and taken again for ever."""
+        if not self._stopping.is_set():
+            _log.error("the application's event loop was closed before stop(): this instance hands over and ends")
+            self.stop()
 
     # -- tasks ------------------------------------------------------------------------------------------------------
 

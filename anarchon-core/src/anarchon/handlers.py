@@ -133,10 +133,11 @@ class Execution:
 
 
 class HandlerHost:
-    """Where handlers run."""
+    """Where handlers run. `gone` is told when the loop for async ones turns out to be closed."""
 
-    def __init__(self, handler_loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, handler_loop: asyncio.AbstractEventLoop, gone: Callable[[], None] = lambda: None) -> None:
         self._loop = handler_loop
+        self._gone = gone
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, handler: Handler, run: Run) -> Execution:
@@ -157,6 +158,7 @@ class HandlerHost:
             else:
                 self._loop.call_soon_threadsafe(begin)
         except RuntimeError:
+            self._gone()
             execution.end(Ended(How.ORPHANED, "the application's event loop is closed"))
         return execution
 

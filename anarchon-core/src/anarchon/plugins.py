@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 from collections.abc import Sequence
@@ -75,7 +76,7 @@ class Observers:
         for implementation in caller.get_hookimpls():
             try:
                 implementation.function(*(facts[name] for name in implementation.argnames))
-            except Exception:  # border: observer (K5)
+            except (Exception, SystemExit, GeneratorExit, asyncio.CancelledError):  # border: observer (K5)
                 place = (event, implementation.plugin_name)
                 if place not in self._complained:
                     self._complained.add(place)

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
+import secrets
+import socket
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from anarchon.engine import Engine
+from anarchon.errors import BackendUnavailable, SchedulerStateError
 
-__all__ = ["EngineThread", "HandlerThread", "close_loop"]
+__all__ = ["EngineThread", "HandlerThread", "close_loop", "instance_name"]
 
 T = TypeVar("T")
 LEFTOVERS_S = 0.3
+
+_log = logging.getLogger("anarchon.scheduler")
 
 
 class EngineThread:
@@ -45,7 +52,9 @@ class EngineThread:
                 runner.run(self._work())
         except BaseException as caught:  # the thread's last line: whoever waits is told
             error = caught.exceptions[0] if isinstance(caught, BaseExceptionGroup) else caught
-        for future in (self.started, self.finished):
+            if self.started.done():  # nobody may be waiting
+                _log.critical("this instance has ended and runs no job any more: %s", error, exc_info=caught)
+        for future in (self.finished, self.started):  # in this order: who is told that the start failed finds it ended
             if not future.done():
                 if error is None:
                     future.set_result(None)
@@ -69,16 +78,22 @@ class EngineThread:
         if not self.started.done():
             self.started.set_result(None)
 
-    def submit(self, work: Callable[[Engine], Coroutine[Any, Any, T]]) -> Future[T]:
-        """Run a coroutine on the engine's loop.
+    def ask(self, work: Callable[[Engine], Coroutine[Any, Any, T]]) -> Future[T]:
+        """Run a coroutine on the engine's loop once the engine is ready.
 
         Raises:
-            RuntimeError: the engine is not running.
+            SchedulerStateError: the engine has ended, or has not begun.
         """
-        if self._loop is None or self.engine is None:
-            msg = "the engine is not running"
-            raise RuntimeError(msg)
-        return asyncio.run_coroutine_threadsafe(work(self.engine), self._loop)
+        if self._loop is None or self.engine is None or self.finished.done():
+            msg = "this scheduler is not running: start it first"
+            raise SchedulerStateError(msg)
+        question = _when_ready(self.engine, work)
+        try:
+            return asyncio.run_coroutine_threadsafe(question, self._loop)
+        except RuntimeError:  # it ended this moment
+            question.close()
+            msg = "this scheduler is not running: it has just ended"
+            raise SchedulerStateError(msg) from None
 
     def tell(self, call: Callable[[Engine], None]) -> None:
         """Call something on the engine's loop; nothing happens once it has ended."""
@@ -103,6 +118,16 @@ class EngineThread:
         self._thread.join(timeout_s)
 
 
+async def _when_ready(engine: Engine, work: Callable[[Engine], Coroutine[Any, Any, T]]) -> T:
+    try:
+        async with asyncio.timeout(engine.store.limits.call_timeout_ms / 1000):
+            await engine.ready.wait()
+    except TimeoutError:
+        msg = "the store has not been reached yet; the scheduler goes on trying"
+        raise BackendUnavailable(msg) from None
+    return await work(engine)
+
+
 class HandlerThread:
     """A loop for async handlers in a thread of its own, for applications that have no loop."""
 
@@ -125,6 +150,11 @@ class HandlerThread:
         """Stop the loop and wait for the thread."""
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(timeout_s)
+
+
+def instance_name() -> str:
+    """Return a name for this process that no other has: host, pid and four random digits."""
+    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
 
 
 def close_loop(loop: asyncio.AbstractEventLoop) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import secrets
-import socket
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
@@ -17,7 +15,7 @@ from typing import Any, Self, TypeVar, Unpack
 from anarchon.backend import Backend, LeaseBackend
 from anarchon.clock import Clock, SystemClock
 from anarchon.engine import Engine, Settings
-from anarchon.errors import BackendUnavailable, JobExists, OptionError, SchedulerStateError, UnknownJob
+from anarchon.errors import JobExists, OptionError, SchedulerStateError, UnknownJob
 from anarchon.handlers import HandlerFunction
 from anarchon.health import Health
 from anarchon.job import Duration, Job, JobOptions, duration_ms, make_job
@@ -25,7 +23,7 @@ from anarchon.manual import run_now
 from anarchon.plugins import Observers, new_manager
 from anarchon.portal import Portal
 from anarchon.registry import choose_backend
-from anarchon.runtime import EngineThread, HandlerThread, close_loop
+from anarchon.runtime import EngineThread, HandlerThread, close_loop, instance_name
 from anarchon.schedule import Schedule
 from anarchon.signals import StopSignals
 from anarchon.types import RunRecord
@@ -175,8 +173,8 @@ class Scheduler:
             thread = self._begin(loop)
             with StopSignals(self._stop_step):
                 loop.run_until_complete(asyncio.wrap_future(thread.finished, loop=loop))
+            self._end(thread)
         finally:
-            self._end()
             close_loop(loop)
 
     async def __aenter__(self) -> Self:
@@ -200,19 +198,17 @@ class Scheduler:
             await asyncio.shield(asyncio.wrap_future(thread.started))
         except BaseException:
             thread.tell(Engine.stop_now)
-            self._end()
+            self._end(thread)
             raise
 
     async def stop(self) -> None:
         """Stop claiming, wait for running handlers up to the grace, hand over the rest, close the store (K6)."""
-        thread = self._thread
-        if thread is None:
-            return
-        thread.tell(Engine.stop)
-        try:
-            await asyncio.shield(asyncio.wrap_future(thread.finished))
-        finally:
-            self._end()
+        thread = self._to_stop()
+        if thread is not None:
+            try:
+                await asyncio.shield(asyncio.wrap_future(thread.finished))
+            finally:
+                self._end(thread)
 
     def start_in_thread(self) -> None:
         """Start beside an application without an event loop (WSGI, a notebook); end with `shutdown`.
@@ -221,26 +217,30 @@ class Scheduler:
             StoreSetupError: the store cannot do what the contract needs.
             SchedulerStateError: it is running already.
         """
+        self._refuse_second()
         handlers = HandlerThread()
-        thread = self._begin(handlers.loop)
         handlers.start()
+        try:
+            thread = self._begin(handlers.loop)
+        except BaseException:
+            handlers.stop(1.0)
+            raise
         self._handlers = handlers
         try:
             thread.started.result()
         except BaseException:
-            self._end()
+            thread.tell(Engine.stop_now)
+            self._end(thread)
             raise
 
     def shutdown(self) -> None:
         """Stop from another thread and wait for the end; see `stop`."""
-        thread = self._thread
-        if thread is None:
-            return
-        thread.tell(Engine.stop)
-        try:
-            thread.finished.result()
-        finally:
-            self._end()
+        thread = self._to_stop()
+        if thread is not None:
+            try:
+                thread.finished.result()
+            finally:
+                self._end(thread)
 
     def request_stop(self) -> None:
         """Ask for an orderly end without waiting; a second call cuts the grace short. Safe from anywhere."""
@@ -248,10 +248,7 @@ class Scheduler:
 
     def _begin(self, handler_loop: asyncio.AbstractEventLoop) -> EngineThread:
         with self._lock:
-            if self._thread is not None:
-                self._refuse_other_process()
-                msg = "this scheduler is running already"
-                raise SchedulerStateError(msg)
+            self._refuse_second()
             self._pid = os.getpid()
             self._stops = 0
             thread = self._thread = EngineThread(lambda: self._engine(handler_loop))
@@ -265,16 +262,32 @@ class Scheduler:
             engine.add_job(job)
         return engine
 
-    def _end(self) -> None:
-        if self._handlers is not None:
-            self._handlers.stop(1.0)
-        self._thread = self._handlers = None
+    def _to_stop(self) -> EngineThread | None:
+        """Ask the engine to stop and return its thread; in a fork there is nothing to stop."""
+        thread = self._thread
+        if thread is None or self._pid != os.getpid():
+            return None
+        thread.tell(Engine.stop)
+        return thread
+
+    def _end(self, thread: EngineThread) -> None:
+        """Let go of an engine that has ended; one that has not (its stop was given up) stays and can be stopped again."""
+        if self._thread is thread and thread.finished.done():
+            handlers, self._thread, self._handlers = self._handlers, None, None
+            if handlers is not None:
+                handlers.stop(1.0)
 
     def _stop_step(self) -> None:
         thread = self._thread
-        if thread is not None:
+        if thread is not None and self._pid == os.getpid():
             self._stops += 1
             thread.tell(Engine.stop if self._stops == 1 else Engine.stop_now)
+
+    def _refuse_second(self) -> None:
+        if self._thread is not None and not self._thread.finished.done():
+            self._refuse_other_process()
+            msg = "this scheduler is running already"
+            raise SchedulerStateError(msg)
 
     def _refuse_other_process(self) -> None:
         if self._pid is not None and self._pid != os.getpid():
@@ -290,7 +303,7 @@ class Scheduler:
         thread = self._running()
         if thread.here and thread.engine is not None:
             return await work(thread.engine)
-        return await asyncio.wrap_future(thread.submit(lambda engine: _when_ready(engine, work)))
+        return await asyncio.wrap_future(thread.ask(work))
 
     def _running(self) -> EngineThread:
         thread = self._thread
@@ -380,19 +393,4 @@ class Scheduler:
 
     def submit(self, work: Callable[[Engine], Coroutine[Any, Any, T]]) -> Future[T]:
         """Run a coroutine on the engine's loop once it is ready; for tools."""
-        return self._running().submit(lambda engine: _when_ready(engine, work))
-
-
-def instance_name() -> str:
-    """Return a name for this process that no other has: host, pid and four random digits."""
-    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
-
-
-async def _when_ready(engine: Engine, work: Callable[[Engine], Coroutine[Any, Any, T]]) -> T:
-    try:
-        async with asyncio.timeout(engine.store.limits.call_timeout_ms / 1000):
-            await engine.ready.wait()
-    except TimeoutError:
-        msg = "the store has not been reached yet; the scheduler goes on trying"
-        raise BackendUnavailable(msg) from None
-    return await work(engine)
+        return self._running().ask(work)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import threading
 from collections.abc import Callable
@@ -20,6 +21,7 @@ class StopSignals:
     def __init__(self, step: Callable[[], None]) -> None:
         self._step = step
         self._before: dict[int, Any] = {}
+        self._pid = os.getpid()
 
     def __enter__(self) -> None:
         if threading.current_thread() is not threading.main_thread():
@@ -29,6 +31,11 @@ class StopSignals:
 
     def _caught(self, number: int, frame: FrameType | None) -> None:
         del frame
+        if os.getpid() != self._pid:
+            # A fork of this process (by a handler, say) has inherited this: there the signal means what it meant before.
+            signal.signal(number, self._before.get(number, signal.SIG_DFL))
+            os.kill(os.getpid(), number)
+            return
         _log.info("%s: stopping", signal.Signals(number).name)
         self._step()
 
