@@ -53,8 +53,9 @@ __all__ = ["PostgresBackend"]
 
 T = TypeVar("T")
 
-BATCH_PASSES = 2
-"""How often jobs whose row is locked are left for another batch, before each of them waits for its lock alone."""
+BATCH_WAIT_MS = 250
+"""How long a batch waits for a locked job, before each job that is left waits for its lock alone."""
+LOCK_NOT_AVAILABLE = "55P03"
 LOST_STATES = frozenset({"42P01", "42883"})
 SUCCESS = RunResult(RunStatus.SUCCESS)
 
@@ -167,7 +168,7 @@ class PostgresBackend(LeaseBackend):
         try:
             return await self._lanes.call(lambda connection: self._committed(connection, ready, act))
         except BackendError as error:
-            if isinstance(error.__cause__, psycopg.Error) and error.__cause__.sqlstate in LOST_STATES:
+            if _state(error) in LOST_STATES:
                 self._ready = None
             raise
 
@@ -228,15 +229,19 @@ class PostgresBackend(LeaseBackend):
         return str(rows[0][0])
 
     async def claim_many(self, requests: Sequence[ClaimRequest]) -> list[Claim | BackendError]:
-        """Decide many claims in one round trip; jobs that others are claiming now are asked for again, at last alone."""
+        """Decide many claims in one round trip, in the order of their names.
+
+        Jobs whose row is locked are left out; they are asked for once more together, with a short wait, since mostly another
+        instance is claiming the same batch and its commit answers them all. What is left then is claimed one by one.
+        """
         ready = await self._now_ready()
         answers: dict[int, Claim | BackendError] = {}
         left = sorted(range(len(requests)), key=lambda place: requests[place].key)
-        for _ in range(BATCH_PASSES):
+        for wait_ms in (None, min(BATCH_WAIT_MS, self._options.lock_wait_ms)):
             if not ready.function or len(left) < 2:
                 break
             for start in range(0, len(left), CLAIM_MANY_MAX):
-                answers |= await self._claim_batch(requests, left[start : start + CLAIM_MANY_MAX])
+                answers |= await self._claim_batch(requests, left[start : start + CLAIM_MANY_MAX], wait_ms)
             left = [place for place in left if place not in answers]
         for place in left:
             try:
@@ -245,19 +250,25 @@ class PostgresBackend(LeaseBackend):
                 answers[place] = error
         return [answers[place] for place in range(len(requests))]
 
-    async def _claim_batch(self, requests: Sequence[ClaimRequest], places: Sequence[int]) -> dict[int, Claim | BackendError]:
-        """Return the answers of one statement: all it could decide. None at all where one item spoils it for the others."""
-        wait_ms = self._options.lock_wait_ms
-        rows = [arguments(requests[place], wait_ms, skip_locked=True) for place in places]
+    async def _claim_batch(
+        self, requests: Sequence[ClaimRequest], places: Sequence[int], wait_ms: int | None
+    ) -> dict[int, Claim | BackendError]:
+        """Return the answers of one statement; without a wait, those whose job was not locked.
+
+        None at all where one item spoils it for the others: it can be waited for no longer, or cannot be stored.
+        """
+        rows = [
+            arguments(requests[place], wait_ms or self._options.lock_wait_ms, skip_locked=wait_ms is None) for place in places
+        ]
 
         async def act(connection: Connection, ready: _Ready) -> list[Any]:
             return await _rows(connection, ready.statements.claim_many, (many_arguments(ARGUMENTS, rows),))
 
         try:
             found = await self._write(act)
-        except BackendUnavailable as error:
-            return dict.fromkeys(places, error)
-        except BackendError:
+        except BackendError as error:
+            if isinstance(error, BackendUnavailable) and _state(error) != LOCK_NOT_AVAILABLE:
+                return dict.fromkeys(places, error)
             return {}
         decided = zip(places, (claim_of(answer) for (answer,) in found), strict=True)
         return {place: claim for place, claim in decided if claim is not None}
@@ -417,3 +428,8 @@ async def _rows(connection: Connection, statement: str, values: Any = None) -> l
     cursor = connection.cursor(row_factory=psycopg.rows.tuple_row)
     await cursor.execute(statement, values, prepare=False)
     return await cursor.fetchall()
+
+
+def _state(error: BackendError) -> str | None:
+    """Return the SQLSTATE of the failure behind an error."""
+    return error.__cause__.sqlstate if isinstance(error.__cause__, psycopg.Error) else None

@@ -123,7 +123,7 @@ def make_options(
     """
     try:
         known = conninfo_to_dict(conninfo)
-    except (psycopg.Error, TypeError):
+    except (psycopg.Error, TypeError, AttributeError):
         # The driver's own message may quote a piece of the password.
         msg = "conninfo is refused: write a libpq URL (postgresql://user@host/database) or 'host=... dbname=...'"
         raise OptionError(msg) from None
