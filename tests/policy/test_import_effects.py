@@ -17,7 +17,7 @@ import pytest, hypothesis  # the kit's hosts do things of their own when they ar
 for name in sys.argv[2].split(","):
     importlib.import_module(name)
 
-CODE = (".py", ".pyc", ".so", ".pth", ".zip")
+CODE = (".py", ".pyc", ".so", ".pth", ".zip", ".sql", ".lua")
 BAD = ("socket.", "subprocess.", "sqlite3.connect", "os.system", "os.exec", "os.fork", "os.posix_spawn", "os.putenv",
        "os.mkdir", "os.remove", "os.rename", "_thread.start_new_thread", "shutil.", "tempfile.")
 seen = []
