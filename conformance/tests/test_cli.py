@@ -116,6 +116,14 @@ def test_a_report_prints_every_clause_in_order() -> None:
     assert "not run" in result.stdout
 
 
+def test_tier_and_profile_are_chosen_by_name() -> None:
+    result = asked(GOOD, "--tier", "plans", "--profile", "default", "--report", "json", "--seed", "9")
+    report = json.loads(result.stdout)
+    assert [tier["tier"] for tier in report["tiers"]] == ["plans"]
+    assert (report["profile"], report["seed"], report["passed"]) == ("default", 9, True)
+    assert asked(GOOD, "--tier", "dance").exit_code == cli.CANNOT
+
+
 def test_the_json_report_reads_back() -> None:
     result = asked(GOOD, "--replay", "duel:expired-run/claim/claim/10", "--report", "json")
     report = json.loads(result.stdout)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import secrets
+from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self
 
@@ -39,8 +40,10 @@ class Arena:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        while self._open:
-            await self._open.pop().close()
+        async with AsyncExitStack() as stack:  # one that cannot be closed must not keep the others open
+            for backend in self._open:
+                stack.push_async_callback(backend.close)
+            self._open.clear()
 
     async def measure(self) -> None:
         """Measure how the store's clock relates to the kit's: the shortest of a few round trips is the truest."""

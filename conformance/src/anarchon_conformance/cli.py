@@ -43,12 +43,18 @@ def main() -> None:
 
 @click.command(epilog="`anarchon-conformance explain FILE` judges a saved history again.")
 @click.argument("target", metavar="URL")
-@click.option("--tier", "tiers", type=click.Choice([*Tier, "all"]), multiple=True, help="Run this tier; may be repeated.")
+@click.option(
+    "--tier",
+    "tiers",
+    type=click.Choice([*(tier.value for tier in Tier), "all"]),
+    multiple=True,
+    help="Run this tier; may be repeated.",
+)
 @click.option("--contract", type=int, default=CONTRACT_VERSION, show_default=True, help="Contract version to hold it to.")
 @click.option("--report", type=click.Choice(list(_RENDER)), default="text", show_default=True)
 @click.option("--replay", metavar="STRING", help="Play one case again, as a failure printed it.")
 @click.option("--seed", type=click.IntRange(0, SEEDS), help="Seed of every random choice; printed in the report.")
-@click.option("--profile", type=click.Choice(list(Profile)), default=Profile.DEFAULT, show_default=True)
+@click.option("--profile", type=click.Choice([profile.value for profile in Profile]), default="default", show_default=True)
 @click.option("--save", type=click.Path(file_okay=False, path_type=Path), help="Save the histories of failures in this folder.")
 @click.version_option(package_name="anarchon-conformance")
 def _run(  # noqa: PLR0917 - click hands over one argument an option
