@@ -55,7 +55,9 @@ def _tier(result: TierResult) -> list[str]:
 
 def failure_text(failure: Failure, target: str) -> str:
     """Return a failure as clause, story and replay."""
-    head = f"{failure.clause} {clause(failure.clause).title}: VIOLATED   ({failure.where})"
+    undecided = bool(failure.story) and failure.story[-1].strip().startswith("undecided")
+    verdict = Verdict.UNDECIDED.upper() if undecided else Verdict.VIOLATED
+    head = f"{failure.clause} {clause(failure.clause).title}: {verdict}   ({failure.where})"
     lines = [head, *failure.story]
     if failure.replay is not None:
         lines.append(f"   replay: anarchon-conformance {target} --replay '{failure.replay}'")
