@@ -263,6 +263,8 @@ def _nothing_lost(report: Report, lists: tuple[list[Job], list[Job]], plan: Plan
     """No slot is lost while one instance lives: it has a run, or was refused for overlap or pause (K13)."""
     start_ms = int(plan.start.timestamp() * 1000)
     seen: set[tuple[str, int]] = set()
+    # C6: a long simulation outlives `history_size`; what was begun or told stands for a record that was pruned.
+    known = {attempt.key for attempt in report.attempts} | {t.key for t in report.told if t.event == "slot_skipped"}
     for index, entries in enumerate(lists):
         for job in entries:
             records: dict[int, list[RunRecord]] = defaultdict(list)
@@ -276,7 +278,8 @@ def _nothing_lost(report: Report, lists: tuple[list[Job], list[Job]], plan: Plan
                     report.slot_instances += plan.instances
                 at_ms = slot_ms - start_ms
                 reliable = lives.healthy(at_ms - 1_000, at_ms + job.jitter_most_ms + CLAIM_MS, [index])
-                if reliable:
+                pruned = slot_ms not in records and any(RunKey(name, slot_ms) in known for name in job.names)
+                if reliable and not pruned:
                     yield from _accounted(job, slot_ms, records.get(slot_ms, []), reliable[0])
 
 
