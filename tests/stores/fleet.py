@@ -29,6 +29,11 @@ class Fleet:
         self._servers.append(server)
         return server.start()
 
+    def adopt(self, server: S) -> S:
+        """Take in a running server that was made elsewhere, to end it with the others."""
+        self._servers.append(server)
+        return server
+
     def shared(self, kind: type[S]) -> S:
         """Return the session's common server of a kind, running. Tests isolate themselves by random names in it."""
         known = self._shared.get(kind)

@@ -214,7 +214,7 @@ class MemoryStore:
         with self._lock:
             runs = self._jobs[job].runs.values() if job in self._jobs else ()
             records = [record for run in runs for record in run.records if record.slot_ms >= since_ms]
-            records.sort(key=lambda record: (record.slot_ms, record.claimed_ms, record.attempt), reverse=True)
+            records.sort(key=lambda record: (record.slot_ms, record.attempt, record.claimed_ms), reverse=True)
             return records[:limit]
 
     def jobs(self) -> list[JobView]:

@@ -1,0 +1,102 @@
+"""Our stores as targets of the kit, with every side door that they have."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from anarchon.backend import Backend
+from anarchon.memory import MemoryBackend, MemoryStore
+from anarchon_conformance import Target, Tier
+from stores.fleet import Fleet
+from stores.pgbouncer import PgBouncer
+from stores.postgres import Postgres
+from stores.redis import Redis, Redis70, Redis86, RedisCluster70, Valkey91
+from stores.server import Server
+from zoo.sqlite import SQLiteTarget, SteppedClock
+
+__all__ = ["TARGETS", "Ours"]
+
+ALL = (Tier.CLAUSES, Tier.DUELS, Tier.PLANS, Tier.CHAOS)
+IN_PROCESS = (Tier.CLAUSES, Tier.DUELS, Tier.PLANS)
+SHORT = (Tier.CLAUSES, Tier.DUELS)
+"""Every server has one target with all tiers; its other ways in are the same code behind another door."""
+
+
+class MemoryTarget(Target):
+    """The reference on a clock of the test's."""
+
+    url = "memory://kit"
+
+    def __init__(self) -> None:
+        self.hands = SteppedClock()
+        self.store = MemoryStore(self.hands)
+
+    def make(self, url: str) -> Backend:
+        return MemoryBackend(self.store)
+
+    async def step_clock(self, delta_ms: int) -> None:
+        self.hands.stepped_ms += delta_ms
+
+
+class ServerTarget(Target):
+    """A store of our fleet, which may be killed."""
+
+    def __init__(self, server: Server, url: str) -> None:
+        self.server = server
+        self.url = url
+
+    async def kill_store(self) -> None:
+        def again() -> None:
+            self.server.kill()
+            self.server.start()
+
+        await asyncio.to_thread(again)
+
+    async def restart_store(self) -> None:
+        await asyncio.to_thread(self.server.restart)
+
+
+@dataclass(frozen=True, slots=True)
+class Ours:
+    """One of our targets: what it needs, how it is made, which tiers it runs by default."""
+
+    name: str
+    package: str
+    make: Callable[[Fleet, Path], Target]
+    needs: tuple[type[Server], ...] = ()
+    tiers: tuple[Tier, ...] = ALL
+
+
+def _postgres(fleet: Fleet, folder: Path) -> Target:
+    server = fleet.new(Postgres)
+    return ServerTarget(server, server.url())
+
+
+def _pooled(fleet: Fleet, folder: Path) -> Target:
+    pooler = fleet.adopt(PgBouncer.before(fleet.shared(Postgres)))
+    return ServerTarget(pooler, pooler.url())
+
+
+def _redis(kind: type[Redis], strategy: str, **options: object) -> Callable[[Fleet, Path], Target]:
+    def make(fleet: Fleet, folder: Path) -> Target:
+        server = fleet.shared(kind)
+        return ServerTarget(server, server.url(options={"strategy": strategy, **options}))
+
+    return make
+
+
+TARGETS = (
+    Ours("memory", "anarchon-core", lambda fleet, folder: MemoryTarget(), tiers=IN_PROCESS),
+    Ours("SQLite", "anarchon-sqlite", lambda fleet, folder: SQLiteTarget(folder / "kit.db")),
+    Ours("PostgreSQL 15", "anarchon-postgres", _postgres, (Postgres,)),
+    Ours("PostgreSQL 15 through PgBouncer", "anarchon-postgres", _pooled, (Postgres, PgBouncer), SHORT),
+    Ours("Redis 7.0 lease", "anarchon-redis", _redis(Redis70, "lease"), (Redis70,)),
+    Ours("Redis 7.0 stream-id", "anarchon-redis", _redis(Redis70, "stream-id"), (Redis70,), SHORT),
+    Ours("Redis 7.0 script", "anarchon-redis", _redis(Redis70, "script"), (Redis70,), SHORT),
+    Ours("Redis 8.6 idmp", "anarchon-redis", _redis(Redis86, "idmp"), (Redis86,), SHORT),
+    Ours("Valkey 9.1 lease", "anarchon-redis", _redis(Valkey91, "lease"), (Valkey91,), SHORT),
+    Ours("Redis 7.0 cluster lease", "anarchon-redis", _redis(RedisCluster70, "lease"), (RedisCluster70,), (Tier.CLAUSES,)),
+)
