@@ -132,8 +132,8 @@ def test_c06_pruning_is_bounded_and_raises_the_floor(lease: Any, play: Play) -> 
         assert view.floor_ms is not None
         late = await backend.claim(await lease.request(backend, slot_ms=now_ms - 299))
         assert late.outcome is Outcome.LATE
-        runs, slots = lease.prefix + "job:runs", lease.prefix + "job:slots"
-        assert await lease.raw("ZCARD", slots) == 10
+        runs, final = lease.prefix + "job:runs", lease.prefix + "job:final"
+        assert await lease.raw("ZCARD", final) == 10
         assert await lease.raw("XLEN", runs) == 20  # C20: an entry for the win and one for the end of each
 
     play(act, lease.make())

@@ -55,7 +55,7 @@ def test_c07_all_keys_of_a_job_carry_its_hash_tag(cluster: Any, on: Any, play: P
         assert (await backend.claim(await store.request(backend, "sync"))).won
         reply = cluster.send(f"KEYS {store.prefix}*", whole=True)
         keys = {line for line in reply.split("\r\n") if line.startswith(store.prefix)}
-        tagged = {f"{store.prefix}{{sync}}:{suffix}" for suffix in ("state", "runs", "slots", "live")}
+        tagged = {f"{store.prefix}{{sync}}:{suffix}" for suffix in ("state", "runs", "live")}
         assert keys == {*tagged, f"{store.prefix}jobs", f"{store.prefix}strategy"}
 
     play(act, store.make())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from anarchon.backend import LeaseBackend
@@ -29,7 +29,7 @@ PAUSE: Final = load("lease", "pause")
 
 HISTORY_PAGE: Final = 50
 UNFINISHED_MAX: Final = 10_000
-_SUFFIXES: Final = ("state", "runs", "slots", "final", "live")
+_SUFFIXES: Final = ("state", "runs", "live", "final")
 _JOB_CELLS: Final = ("@first", "@paused", "@resumed", "@floor", "@info")
 
 
@@ -75,12 +75,11 @@ class RedisLeaseBackend(Claiming, LeaseBackend):
     # -- the holder
 
     async def finish(self, key: RunKey, token: str, result: RunResult) -> bool:
-        state, runs, _, final, live = self._keys(key.job)
         arguments = (field_of(key), self._token(token), str(result.status), plain(result.error))
-        return await self._ask(script(FINISH, (state, runs, final, live), *arguments))
+        return await self._ask(script(FINISH, self._keys(key.job), *arguments))
 
     def _renewal(self, key: RunKey, token: str, lease_ms: int) -> Command:
-        state, _, _, _, live = self._keys(key.job)
+        state, _, live, _ = self._keys(key.job)
         return script(RENEW, (state, live), field_of(key), self._token(token), lease_ms)
 
     async def renew(self, key: RunKey, token: str, lease_ms: int) -> bool:
@@ -94,9 +93,8 @@ class RedisLeaseBackend(Claiming, LeaseBackend):
     async def release(
         self, key: RunKey, token: str, *, delay_ms: int = 0, counted: bool = False, error: str | None = None
     ) -> bool:
-        state, runs, _, _, live = self._keys(key.job)
         arguments = (field_of(key), self._token(token), delay_ms, int(counted), plain(error))
-        return await self._ask(script(RELEASE, (state, runs, live), *arguments))
+        return await self._ask(script(RELEASE, self._keys(key.job)[:3], *arguments))
 
     async def _ask(self, command: Command) -> bool:
         reply: bytes = await self._link.within(lambda: self._link.run(command))
@@ -121,7 +119,7 @@ class RedisLeaseBackend(Claiming, LeaseBackend):
         names = list(dict.fromkeys(jobs))
         commands = []
         for job in names:
-            state, _, _, _, live = self._keys(job)
+            state, _, live, _ = self._keys(job)
             commands.append(script(UNFINISHED, (state, live), UNFINISHED_MAX))
         views = []
         for job, (now, *cells) in zip(names, await self._all(commands), strict=True):
@@ -135,18 +133,26 @@ class RedisLeaseBackend(Claiming, LeaseBackend):
         return await self._link.within(lambda: self._history(job, limit, since_ms))
 
     async def _history(self, job: str, limit: int, since_ms: int) -> list[RunRecord]:
-        """Read runs page by page, newest slot first, until no older one can be among the newest `limit`."""
-        records: list[RunRecord] = []
-        offset, page = 0, min(limit, HISTORY_PAGE)
-        while limit > 0:
-            runs = await self._link.run(script(HISTORY, self._keys(job)[:3], since_ms, offset, page))
-            for entries in runs:
-                records += merge(job, (fields_of(entry) for entry in entries))
-            offset += len(runs)
-            full = len(records) >= limit and by_slot(records, limit)[-1].slot_ms > min(record.slot_ms for record in records)
-            if full or len(runs) < page:
-                break
-        return by_slot(records, limit)
+        """Read what is not final, then the final runs page by page, until no older one can be among the newest `limit`.
+
+        A run that ends in between is read twice, and its later record counts.
+        """
+        found: dict[tuple[RunKey, str], RunRecord] = {}
+        for since in ("", since_ms):
+            offset, page = 0, min(limit, HISTORY_PAGE)
+            while limit > 0:
+                runs = await self._link.run(script(HISTORY, self._keys(job), offset, page, since))
+                records = [record for entries in runs for record in merge(job, (fields_of(entry) for entry in entries))]
+                found |= {(record.key, record.token): record for record in records if record.slot_ms >= since_ms}
+                offset += len(runs)
+                if len(runs) < page or (since != "" and self._complete(found.values(), records, limit)):
+                    break
+        return by_slot(list(found.values()), limit)
+
+    @staticmethod
+    def _complete(found: Collection[RunRecord], page: Sequence[RunRecord], limit: int) -> bool:
+        """Return whether every run that comes after a page of final runs is older than the newest `limit` records."""
+        return len(found) >= limit and by_slot(list(found), limit)[-1].slot_ms > min(record.slot_ms for record in page)
 
     async def jobs(self) -> list[JobView]:
         found: list[bytes] = await self._link.within(lambda: self._link.run(("SMEMBERS", self._names.registry)))

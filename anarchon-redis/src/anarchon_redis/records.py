@@ -23,7 +23,9 @@ def text_of(value: bytes | str | None) -> str:
 
 def plain(text: str | None) -> str:
     """Return a text that Redis can carry: bounded, without what UTF-8 cannot write."""
-    return (text or "")[:ERROR_MOST].encode("utf-8", "replace").decode("utf-8")
+    if not text or (len(text) <= ERROR_MOST and text.isascii()):
+        return text or ""
+    return text[:ERROR_MOST].encode("utf-8", "replace").decode("utf-8")
 
 
 def claim_of(job: str, reply: bytes | list[bytes]) -> tuple[Claim, bool]:

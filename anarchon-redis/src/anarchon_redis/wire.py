@@ -26,6 +26,7 @@ Reply = Any
 """Bytes, a whole number, None, a list of these, or the driver's error for one command."""
 
 FREE_MAX: Final = 16
+PACKED_TOGETHER: Final = 10
 
 
 class Pool(Protocol):
@@ -113,7 +114,9 @@ async def exchange(connection: AbstractConnection, commands: Sequence[Command]) 
     Raises:
         ConnectionError: the connection broke; nobody knows which commands took effect (C5).
     """
-    await connection.send_packed_command([b"".join(pack(command) for command in commands)], check_health=False)
+    for start in range(0, len(commands), PACKED_TOGETHER):  # the server begins with the first while the rest is packed
+        packed = b"".join(pack(command) for command in commands[start : start + PACKED_TOGETHER])
+        await connection.send_packed_command([packed], check_health=False)
     replies: list[Reply] = []
     for _ in commands:
         try:
@@ -125,8 +128,9 @@ async def exchange(connection: AbstractConnection, commands: Sequence[Command]) 
 
 def pack(command: Command) -> bytes:
     """Return a command as the protocol writes it."""
-    parts = [b"*%d\r\n" % len(command)]
-    for part in command:
-        text = part if isinstance(part, bytes) else str(part).encode()
-        parts.append(b"$%d\r\n%b\r\n" % (len(text), text))
-    return b"".join(parts)
+    texts = [part if type(part) is str else part.decode("latin-1") if isinstance(part, bytes) else str(part) for part in command]
+    text = f"*{len(texts)}\r\n" + "".join([f"${len(part)}\r\n{part}\r\n" for part in texts])
+    if text.isascii():  # then characters are bytes, and one encoding does for all
+        return text.encode("ascii")
+    parts = [part if isinstance(part, bytes) else str(part).encode() for part in command]
+    return b"*%d\r\n" % len(parts) + b"".join([b"$%d\r\n%b\r\n" % (len(part), part) for part in parts])

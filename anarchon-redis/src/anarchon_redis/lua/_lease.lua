@@ -1,12 +1,13 @@
 -- The lease strategy. Keys of a job, all in one hash slot:
 --   state  hash: field <slot>[:<space>] -> run, and @first @paused @resumed @floor @info of the job
 --   runs   stream: the history; one entry when an attempt is won and one when it ends
---   slots  sorted set: every run by slot; final: the runs that are final, by slot
 --   live   sorted set: every run that is not final, by the last millisecond at which it is alive (a note: 0)
--- A run: status|attempt|uncounted|token|end|finisher|entry ids|instance. No time is ever printed by `..`: Lua would
--- round what has more than 14 digits.
+--   final  sorted set: every run that is final, by slot
+-- A run: status|attempt|uncounted|token|end|finisher|entry ids|instance. Times go through `int`: Lua's own printing rounds
+-- what has more than 14 digits.
 local ATTEMPTS_MAX = 1000
 local PRUNE_MAX = 50
+local LIVE_COUNTED = 32
 local FINAL = {success = true, failed = true, timeout = true, interrupted = true, skipped = true, missed = true}
 
 local function int(number)
@@ -33,7 +34,7 @@ local function read(text)
 end
 
 local function pack(run)
-  return run.status .. '|' .. int(run.attempt) .. '|' .. int(run.uncounted) .. '|' .. run.token .. '|' .. int(run.ends)
+  return run.status .. '|' .. run.attempt .. '|' .. run.uncounted .. '|' .. run.token .. '|' .. int(run.ends)
     .. '|' .. run.finisher .. '|' .. run.ids .. '|' .. run.instance
 end
 
@@ -43,10 +44,10 @@ local function alive_until(run, space)
   return int(run.status == 'running' and run.ends or run.ends - 1)
 end
 
-local function record(stream, field, run, status, token, now, error) -- C19
-  local slot, space = split(field)
-  local id = redis.call('XADD', stream, '*', 'slot', slot, 'space', space, 'attempt', int(run.attempt), 'token', token,
-    'instance', run.instance, 'status', status, 'at', int(now), 'error', error)
+-- C19: write how an attempt stands to the history; `at` is the time as text.
+local function record(stream, slot, space, run, status, token, at, error)
+  local id = redis.call('XADD', stream, '*', 'slot', slot, 'space', space, 'attempt', run.attempt, 'token', token,
+    'instance', run.instance, 'status', status, 'at', at, 'error', error)
   run.ids = run.ids == '' and id or run.ids .. ',' .. id
 end
 

@@ -1,18 +1,26 @@
 -- C1-C4, C6, C9-C13: decide a claim; an existing run first, then the rules for a fresh one.
--- KEYS: state runs slots final live
+-- KEYS: state runs live final
 -- ARGV: field token instance attempt_limit lease max_late exclusive keep history_size history_ttl info
 -- Returns 'outcome|now|attempt|new job', or that with left, blocking run, winner and replaced info.
-local state, runs, slots, final, live = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local state, runs, live, final = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local field, token = ARGV[1], ARGV[2]
 local now = now_ms()
+local at = int(now)
 local cells = redis.call('HMGET', state, field, '@first', '@floor', '@paused', '@info')
-local slot, space = split(field)
-slot = tonumber(slot)
+local slot_text, space = split(field)
+local slot = tonumber(slot_text)
 local attempt, left, other, winner, born = 0, '', '', '', false
 
 local function prune() -- C6, C20: what is final, old and beyond the limits, oldest slot first; the floor rises with it
   local size, ttl = tonumber(ARGV[9]), tonumber(ARGV[10])
-  local surplus = redis.call('ZCARD', slots) - size
+  local ended = redis.call('ZCARD', final)
+  if ended + LIVE_COUNTED <= size and not ttl then return end
+  -- A run that is not final counts for the size and is passed over. Where there are many of them only final runs are
+  -- counted, so that rather more is kept than less, at the same cost.
+  local others = redis.call('ZRANGE', live, 0, LIVE_COUNTED - 1)
+  if #others == LIVE_COUNTED then others = {} end
+  for place, other_field in ipairs(others) do others[place] = tonumber((split(other_field))) end
+  local surplus = ended + #others - size
   if surplus <= 0 and not ttl then return end
   local most = ttl and PRUNE_MAX or math.min(surplus, PRUNE_MAX)
   local gone, floor = {}, nil
@@ -20,7 +28,11 @@ local function prune() -- C6, C20: what is final, old and beyond the limits, old
     local old = tonumber((split(head)))
     if old >= now - tonumber(ARGV[8]) then break end
     local expired = ttl and now - old > ttl
-    if not expired and redis.call('ZRANK', slots, head) >= surplus then break end
+    local older = place - 1
+    for _, other_slot in ipairs(others) do
+      if other_slot < old then older = older + 1 end
+    end
+    if not expired and older >= surplus then break end
     gone[place], floor = head, old
   end
   if not floor then return end
@@ -30,7 +42,6 @@ local function prune() -- C6, C20: what is final, old and beyond the limits, old
     redis.call('XDEL', runs, unpack(ids))
   end
   redis.call('HDEL', state, unpack(gone))
-  redis.call('ZREM', slots, unpack(gone))
   redis.call('ZREM', final, unpack(gone))
   if not cells[3] or floor > tonumber(cells[3]) then redis.call('HSET', state, '@floor', int(floor)) end
 end
@@ -39,13 +50,13 @@ local function grant(run)
   run.status, run.token, run.instance = 'running', token, ARGV[3]
   run.ends = now + tonumber(ARGV[5])
   attempt = run.attempt
-  record(runs, field, run, 'running', token, now, '')
+  record(runs, slot_text, space, run, 'running', token, at, '')
   redis.call('ZADD', live, alive_until(run, space), field)
   if cells[2] then
     redis.call('HSET', state, field, pack(run))
   else
     born = true
-    redis.call('HSET', state, field, pack(run), '@first', int(now), '@info', ARGV[11])
+    redis.call('HSET', state, field, pack(run), '@first', at, '@info', ARGV[11])
   end
 end
 
@@ -64,14 +75,14 @@ local function again(run)
     return 'running'
   end
   if run.attempt - run.uncounted >= tonumber(ARGV[4]) or run.attempt >= ATTEMPTS_MAX then -- C13
-    if crashed then record(runs, field, run, 'interrupted', run.token, now, '') end
+    if crashed then record(runs, slot_text, space, run, 'interrupted', run.token, at, '') end
     run.status, run.token = 'interrupted', ''
     redis.call('HSET', state, field, pack(run))
     redis.call('ZREM', live, field)
-    redis.call('ZADD', final, int(slot), field)
+    redis.call('ZADD', final, slot_text, field)
     return 'done'
   end
-  if crashed then record(runs, field, run, 'lost', run.token, now, '') end
+  if crashed then record(runs, slot_text, space, run, 'lost', run.token, at, '') end
   run.attempt = run.attempt + 1 -- C8, C12
   prune()
   grant(run)
@@ -89,14 +100,13 @@ local function fresh()
     if cells[4] then return 'paused' end -- C10
   end
   if ARGV[7] == '1' and space ~= 'n' then -- C10, in O(log n): only the run that is alive the longest can answer
-    other = redis.call('ZREVRANGEBYSCORE', live, '+inf', int(now), 'LIMIT', 0, 1)[1] or ''
+    other = redis.call('ZREVRANGEBYSCORE', live, '+inf', at, 'LIMIT', 0, 1)[1] or ''
     if other ~= '' then
       local blocker = read(redis.call('HGET', state, other))
       left, winner = int(blocker.ends - now), blocker.instance
       return 'overlap'
     end
   end
-  redis.call('ZADD', slots, int(slot), field)
   grant({attempt = 1, uncounted = 0, finisher = '', ids = ''})
   prune()
   return 'won'
@@ -108,6 +118,6 @@ if cells[2] and ARGV[11] ~= '' and cells[5] ~= ARGV[11] then
   replaced = cells[5] or ''
   redis.call('HSET', state, '@info', ARGV[11])
 end
-local head = outcome .. '|' .. int(now) .. '|' .. int(attempt) .. '|' .. (born and '1' or '0')
+local head = outcome .. '|' .. at .. '|' .. attempt .. '|' .. (born and '1' or '0')
 if left == '' and other == '' and winner == '' and replaced == '' then return head end
 return {head, left, other, winner, replaced}

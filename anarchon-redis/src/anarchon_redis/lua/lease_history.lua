@@ -1,7 +1,12 @@
--- C19: the entries of some runs, newest slot first.
--- KEYS: state runs slots   ARGV: since offset most   Returns, for each run, a list of its entries' fields.
-local found = {}
-local fields = redis.call('ZREVRANGEBYSCORE', KEYS[3], '+inf', ARGV[1], 'LIMIT', ARGV[2], ARGV[3])
+-- C19: the entries of some runs: of those that are not final, or of the final ones, newest slot first.
+-- KEYS: state runs live final   ARGV: offset most since, where since is '' for the runs that are not final
+-- Returns, for each run, a list of its entries' fields.
+local found, fields = {}, nil
+if ARGV[3] == '' then
+  fields = redis.call('ZRANGE', KEYS[3], ARGV[1], ARGV[1] + ARGV[2] - 1)
+else
+  fields = redis.call('ZREVRANGEBYSCORE', KEYS[4], '+inf', ARGV[3], 'LIMIT', ARGV[1], ARGV[2])
+end
 if #fields == 0 then return found end
 for _, text in ipairs(redis.call('HMGET', KEYS[1], unpack(fields))) do
   local entries = {}
