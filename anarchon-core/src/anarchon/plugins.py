@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 from collections.abc import Sequence
-from importlib import metadata
 
 import pluggy
 
@@ -49,6 +48,8 @@ def _register(manager: pluggy.PluginManager, plugin: object) -> None:
 
 
 def _load_observers(manager: pluggy.PluginManager, disabled: set[str]) -> None:
+    from importlib import metadata
+
     for entry in metadata.entry_points(group=OBSERVER_GROUP):
         if entry.name in disabled:
             continue

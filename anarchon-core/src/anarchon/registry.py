@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from difflib import get_close_matches
-from importlib import metadata
 from typing import TYPE_CHECKING
 
 from anarchon.errors import BackendNotInstalled, BrokenBackend, ConfigurationError, ContractMismatch, UnknownBackend
 from anarchon.url import BackendUrl, redact
 
 if TYPE_CHECKING:
+    from importlib import metadata
+
     import pluggy
 
     from anarchon.backend import Backend
@@ -42,6 +42,8 @@ def known_packages() -> dict[str, str]:
 
 def installed_schemes() -> dict[str, metadata.EntryPoint]:
     """Return every installed backend entry point by scheme; nothing is imported."""
+    from importlib import metadata
+
     return {entry.name: entry for entry in metadata.entry_points(group=BACKEND_GROUP)}
 
 
@@ -118,6 +120,8 @@ def _load(scheme: str, entry: metadata.EntryPoint, manager: pluggy.PluginManager
 
 
 def _missing(scheme: str) -> BackendNotInstalled | UnknownBackend:
+    from difflib import get_close_matches
+
     package = _PACKAGES.get(scheme)
     if package is not None:
         return BackendNotInstalled(f"'{scheme}://' needs the package {package}. Run: pip install {package}")

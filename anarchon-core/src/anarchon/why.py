@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 
 from anarchon.errors import ScheduleError
-from anarchon.schedule import Schedule, parse, why_no_slot
+from anarchon.schedule import Schedule, parse
 from anarchon.store import Store
 from anarchon.types import SLOT, JobView, RunKey, RunRecord, RunStatus, RunView
 
@@ -163,6 +163,8 @@ def _of_nothing(facts: Facts) -> Why:
     view, slot_ms = facts.job_view, facts.slot_ms
     schedule = facts.schedule
     if schedule is not None and schedule.next_after(slot_ms - 1) != slot_ms:
+        from anarchon.schedule import why_no_slot
+
         return Why(Verdict.NO_SUCH_SLOT, f"The schedule has no such slot: {why_no_slot(schedule, slot_ms)}")
     if slot_ms > facts.now_ms:
         return Why(Verdict.NOT_DUE, f"It is not due before {_time(slot_ms)}, in {(slot_ms - facts.now_ms) / 1000:.0f} s.")
