@@ -11,7 +11,7 @@ from anarchon import Run, Schedule, Scheduler
 from anarchon.testing import Fault, Plan, Report, simulate
 from anarchon.types import SLOT
 
-__all__ = ["Scenario", "at", "between", "cases", "fleet", "instant_ms", "played", "runs_of", "started_once"]
+__all__ = ["Scenario", "at", "between", "cases", "fleet", "instant_ms", "played", "pretend", "runs_of", "started_once"]
 
 Scenario = Callable[[], None]
 
