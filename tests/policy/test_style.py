@@ -40,7 +40,9 @@ def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]
 
 
 def test_modules_have_at_most_400_lines(root: Path, files: Iterable[Path]) -> None:
-    lines = {path: path.read_text().count("\n") for path in files if path.suffix == ".py"}
+    # Tests are lists of cases and may be longer.
+    sources = [path for path in files if path.suffix == ".py" and "tests" not in path.relative_to(root).parts]
+    lines = {path: path.read_text().count("\n") for path in sources}
     long = [f"{path.relative_to(root)}: {count} lines" for path, count in lines.items() if count > MODULE_LINES_MAX]
     refuse(long, f"a module has one idea and at most {MODULE_LINES_MAX} lines:")
 

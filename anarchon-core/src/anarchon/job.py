@@ -232,7 +232,8 @@ def _was(name: str, value: object, backend: Backend) -> tuple[str, ...]:
 
 def _read(name: str, schedule: Schedule, handler: Handler, options: JobOptions) -> Job:
     def span(option: str, default_ms: int, *, least_ms: int = 0) -> int:
-        return duration_ms(option, options[option], least_ms=least_ms) if option in options else default_ms  # type: ignore[literal-required]
+        written = dict(options)
+        return duration_ms(option, written[option], least_ms=least_ms) if option in written else default_ms
 
     def maybe(option: str, *, least_ms: int = 0) -> int | None:
         return span(option, 0, least_ms=least_ms) if options.get(option) is not None else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from anarchon.contract import CLAUSES, Scope
@@ -36,4 +35,4 @@ def _write() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(_write())
+    _write()

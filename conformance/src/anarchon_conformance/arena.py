@@ -131,4 +131,4 @@ class Arena:
         self, key: RunKey, *, token: str = "", instance: str = "a", lease_ms: int = 30_000, **options: int
     ) -> ClaimRequest:
         """Return a claim request with a new token unless one is given; `options` are further fields of the request."""
-        return ClaimRequest(key=key, token=token or new_token(), instance=instance, lease_ms=lease_ms, **options)  # type: ignore[arg-type]
+        return ClaimRequest(key=key, token=token or new_token(), instance=instance, lease_ms=lease_ms, **options)  # type: ignore[arg-type]  # fields by name

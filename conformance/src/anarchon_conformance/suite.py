@@ -87,7 +87,8 @@ def _plain(test: Callable[[Any, Arena], Awaitable[None]]) -> Callable[[Any], Non
                 raise
             pytest.xfail(f"waived: {waiver}")
 
-    run.__signature__ = inspect.Signature([inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)])  # type: ignore[attr-defined]
+    only_self = inspect.Signature([inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)])
+    run.__signature__ = only_self  # type: ignore[attr-defined]  # what pytest reads for fixtures
     return run
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 from anarchon.cli.demo_jobs import Journal, add_jobs
 from anarchon.scheduler import Scheduler
 
+__all__ = ["main"]
+
 GRACE_S = 1.0
 
 

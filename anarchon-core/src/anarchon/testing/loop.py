@@ -35,7 +35,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self._now_s = 0.0
         super().__init__(_NoWait(self._advance))
-        self.set_task_factory(_own)  # type: ignore[arg-type]
+        self.set_task_factory(_own)  # type: ignore[arg-type]  # the stub does not know the keyword arguments of 3.11
 
     def time(self) -> float:
         """Return virtual seconds since the loop was made."""
