@@ -80,10 +80,10 @@ def _pooled(fleet: Fleet, folder: Path) -> Target:
     return ServerTarget(pooler, pooler.url())
 
 
-def _redis(kind: type[Redis], strategy: str, **options: object) -> Callable[[Fleet, Path], Target]:
+def _redis(kind: type[Redis], strategy: str) -> Callable[[Fleet, Path], Target]:
     def make(fleet: Fleet, folder: Path) -> Target:
         server = fleet.shared(kind)
-        return ServerTarget(server, server.url(options={"strategy": strategy, **options}))
+        return ServerTarget(server, server.url(options={"strategy": strategy, "prefix": f"kit-{strategy}:"}))
 
     return make
 
