@@ -14,11 +14,13 @@ import pytest
 from anarchon_postgres import PostgresBackend, setup_sql
 from stores.fleet import Fleet
 from stores.pgbouncer import PgBouncer
-from stores.postgres import Postgres
+from stores.postgres import Postgres, Postgres17
 from stores.server import Server
 
 Play = Callable[[PostgresBackend], Awaitable[None]]
 LIMIT_S = 60
+KIND = Postgres17 if os.environ.get("ANARCHON_TEST_POSTGRES") == "17" else Postgres
+"""Which server the tests run on; ANARCHON_POSTGRES_17 names the folder of its programs if Debian's is not there."""
 
 
 class Database:
@@ -84,8 +86,8 @@ def servers() -> Iterator[Fleet]:
 @pytest.fixture(scope="session")
 def postgres(servers: Fleet) -> Postgres:
     """The session's common PostgreSQL."""
-    need(Postgres)
-    return servers.shared(Postgres)
+    need(KIND)
+    return servers.shared(KIND)
 
 
 @pytest.fixture(scope="session")
@@ -122,8 +124,8 @@ def route(request: pytest.FixtureRequest, postgres: Postgres) -> Database:
 @pytest.fixture
 def own(servers: Fleet) -> Iterator[Database]:
     """A server that nobody else uses: it may be killed and frozen."""
-    need(Postgres)
-    server = servers.new(Postgres)
+    need(KIND)
+    server = servers.new(KIND)
     yield Database(server, server.url())
     server.kill()
 

@@ -236,17 +236,27 @@ def test_c6_no_acknowledged_claim_is_lost_when_the_server_is_killed(own: Databas
 def test_c24_a_borrowed_pool_serves_and_stays_open(route: Database) -> None:
     async def main() -> None:
         async with AsyncConnectionPool(
-            route.base, min_size=1, max_size=3, open=False, kwargs={"prepare_threshold": None}
+            route.base,
+            min_size=1,
+            max_size=3,
+            open=False,
+            kwargs={"prepare_threshold": None, "row_factory": psycopg.rows.dict_row},
         ) as pool:
             backend = PostgresBackend(pool=pool, table=route.table)
             await backend.open()
             key = RunKey("job", await backend.now_ms())
             answers = await asyncio.gather(*(backend.claim(ask(key)) for _ in range(10)))
             assert [answer.outcome for answer in answers].count(Outcome.WON) == 1
+            other = replace(key, job="other")
+            assert (await backend.claim(ask(other, "mine"))).won
+            async with backend.transaction(other, "mine") as lent:
+                await lent.execute("SELECT 1")
+            assert await backend.finish(other, "mine", DONE)
             await backend.close()
             async with pool.connection() as connection:
                 assert not connection.autocommit, "what is lent comes back as it was"
-                assert await (await connection.execute("SELECT 1")).fetchone() == (1,)
+                row: Any = await (await connection.execute("SELECT 1 AS one")).fetchone()
+                assert row == {"one": 1}
 
     asyncio.run(main())
 

@@ -15,7 +15,7 @@ from psycopg.pq import TransactionStatus
 
 from anarchon_postgres.codec import key_values, result_values
 from anarchon_postgres.failures import explain, is_broken
-from anarchon_postgres.lanes import Connection, Lanes, cut
+from anarchon_postgres.lanes import Connection, Lanes, cut, fetch
 from anarchon_postgres.statements import Statements, named_with_colons
 
 __all__ = ["Effects"]
@@ -88,8 +88,7 @@ class Effects:
         try:
             async with connection.transaction():
                 await connection.execute(_LIMITS, {"limit": str(limit_ms + _SERVER_LATER_MS)}, prepare=False)
-                cursor = await connection.execute(self._statements.holds, key_values(key, token), prepare=False)
-                if await cursor.fetchone() != (True,):
+                if await fetch(connection, self._statements.holds, key_values(key, token)) != [(True,)]:
                     raise LeaseLost(_lost(key))
                 yield
                 if not await self._finish(connection, key, token, result):
@@ -114,8 +113,8 @@ class Effects:
 
         async def act(connection: Connection) -> bool:
             values = {**key_values(key, token), "wait": limit}
-            row = await (await connection.execute(self._statements.settle, values, prepare=False)).fetchone()
-            return row is not None and bool(row[0])
+            rows = await fetch(connection, self._statements.settle, values)
+            return bool(rows and rows[0][0])
 
         async with self._lanes.block() as connection:
             alarm = asyncio.get_running_loop().call_later(self._lanes.options.limit_ms / 1000, cut, connection)

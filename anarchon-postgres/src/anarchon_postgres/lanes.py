@@ -22,6 +22,7 @@ from anarchon.errors import BackendTimeout, BackendUnavailable
 from psycopg import AsyncConnection
 from psycopg.abc import PQGen
 from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
 from psycopg.waiting import wait_async
 
 from anarchon_postgres.failures import explain, explain_connect, is_broken, refuses_options
@@ -30,7 +31,7 @@ from anarchon_postgres.options import Options
 if TYPE_CHECKING:
     from psycopg_pool import AsyncConnectionPool
 
-__all__ = ["BorrowedConnection", "BorrowedPool", "Connection", "Lanes", "OwnConnection", "OwnLanes", "cut", "drop"]
+__all__ = ["BorrowedConnection", "BorrowedPool", "Connection", "Lanes", "OwnConnection", "OwnLanes", "cut", "drop", "fetch"]
 
 Connection: TypeAlias = AsyncConnection[Any]
 T = TypeVar("T")
@@ -56,6 +57,13 @@ class OwnConnection(AsyncConnection[Any]):
         except (asyncio.CancelledError, KeyboardInterrupt):
             drop(self)
             raise
+
+
+async def fetch(connection: Connection, statement: str, values: Any = None) -> list[tuple[Any, ...]]:
+    """Run a statement and return its rows as tuples, whatever the rows of a lent connection look like."""
+    cursor = connection.cursor(row_factory=tuple_row)
+    await cursor.execute(statement, values, prepare=False)
+    return await cursor.fetchall()
 
 
 def drop(connection: Connection) -> None:

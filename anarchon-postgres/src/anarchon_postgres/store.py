@@ -10,7 +10,7 @@ import psycopg
 from anarchon.errors import BackendUnavailable, StoreSetupError
 
 from anarchon_postgres.decision import FUNCTION
-from anarchon_postgres.lanes import Connection, Lanes
+from anarchon_postgres.lanes import Connection, Lanes, fetch
 from anarchon_postgres.schema import MAKE_VERSIONS, OLDEST_FLEET, PUT_VERSION, SCHEMA, SCHEMA_VERSION, Names
 
 __all__ = ["Facts", "begin_transaction", "ensure", "look", "setup_sql"]
@@ -92,10 +92,8 @@ async def look(connection: Connection, table: str, schema: str | None) -> tuple[
         StoreSetupError: there is no schema to look in.
     """
     names = Names(schema or "", table)
-    cursor = await connection.execute(_LOOK, {"schema": schema, "table": table, "function": names.function_name}, prepare=False)
-    row = await cursor.fetchone()
-    assert row is not None
-    facts = Facts.of(tuple(row), (0, 0))
+    (row,) = await fetch(connection, _LOOK, {"schema": schema, "table": table, "function": names.function_name})
+    facts = Facts.of(row, (0, 0))
     if facts.schema is None:
         msg = f"user {facts.user!r} has no schema in its search_path in database {facts.database!r}: write ?schema=NAME"
         raise StoreSetupError(msg)
@@ -103,8 +101,8 @@ async def look(connection: Connection, table: str, schema: str | None) -> tuple[
     if not facts.has_versions or not facts.may_use_schema:
         return facts, names
     query = names.fill("SELECT version, oldest_fleet FROM {versions} ORDER BY version DESC LIMIT 1")
-    versions = await (await connection.execute(query, prepare=False)).fetchone()
-    return Facts.of(tuple(row), tuple(versions) if versions else (0, 0)), names
+    found = await fetch(connection, query)
+    return Facts.of(row, (found[0][0], found[0][1]) if found else (0, 0)), names
 
 
 async def begin_transaction(connection: Connection, *, lock_wait_ms: int, statement_ms: int, idle_ms: int) -> None:
@@ -224,9 +222,10 @@ def _check_versions(facts: Facts, names: Names) -> None:
 def _check_rights(facts: Facts, names: Names) -> None:
     _check_versions(facts, names)
     if not facts.may_use_schema or not facts.may_write:
+        granted = f"GRANT USAGE ON SCHEMA {names.schema}, GRANT SELECT ON {names.schema}.{names.table}_schema"
         tables = ", ".join(f"{names.schema}.{names.table}{ending}" for ending in ("", "_jobs", "_attempts"))
         msg = (
-            f"user {facts.user!r} may not read and write anarchon's tables: GRANT USAGE ON SCHEMA {names.schema} and "
+            f"user {facts.user!r} may not read and write anarchon's tables: {granted} and "
             f"GRANT SELECT, INSERT, UPDATE, DELETE ON {tables} TO {facts.user}"
         )
         raise StoreSetupError(msg)
