@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from anarchon import Run, Schedule, Scheduler
+from anarchon.engine import Engine
 from anarchon.testing import Fault, Plan, Report, simulate
 from anarchon.types import SLOT
 
@@ -50,11 +51,8 @@ def played(
 ) -> Report:
     """Simulate a fleet and refuse every violation of a clause."""
     plan.setdefault("handler_s", (0.1, 0.1))
-    what = Plan(
-        start=at(start), duration=timedelta(seconds=seconds), settle=timedelta(seconds=settle_s), faults=faults, **plan
-    )
-    more = {} if make_engine is None else {"make_engine": make_engine}
-    report = simulate(jobs, after_deploy=after, plan=what, **more)
+    what = Plan(start=at(start), duration=timedelta(seconds=seconds), settle=timedelta(seconds=settle_s), faults=faults, **plan)
+    report = simulate(jobs, after_deploy=after, plan=what, make_engine=make_engine or Engine)
     report.raise_if_violated()
     return report
 

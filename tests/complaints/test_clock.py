@@ -113,9 +113,7 @@ def leap_second() -> None:
     smeared = [Fault(60_000 + 3_000 * k, FaultKind.CLOCK_STEP, n, 0, -25.0) for k in range(40) for n in range(3)]
     smeared += [Fault(60_000 + 3_000 * k, FaultKind.STORE_STEP, 0, 0, -25.0) for k in range(40)]
     for faults in (repeated, smeared):
-        report = played(
-            fleet("* * * * *", jitter=0), *faults, start="2016-12-31T23:58:00", seconds=260, handler_s=(0.05, 0.05)
-        )
+        report = played(fleet("* * * * *", jitter=0), *faults, start="2016-12-31T23:58:00", seconds=260, handler_s=(0.05, 0.05))
         started_once(report, [instant_ms(f"2017-01-01T00:0{minute}:00") for minute in range(3)])
         assert set(runs_of(report).values()) == {1}
 
