@@ -46,7 +46,7 @@ class Store:
     async def raw(self, *command: str | int | bytes) -> Any:
         """Send a command past the backend."""
         async with Client(host=self.server.host, port=self.server.port, protocol=2) as client:
-            return await client.execute_command(*command)  # type: ignore[no-untyped-call]
+            return await client.execute_command(*command)  # type: ignore[no-untyped-call]  # redis-py
 
     async def request(self, backend: Backend, job: str = "job", *, slot_ms: int | None = None, **fields: Any) -> ClaimRequest:
         """Return a claim of a slot that is due now."""

@@ -139,6 +139,30 @@ def test_c06_pruning_is_bounded_and_raises_the_floor(lease: Any, play: Play) -> 
     play(act, lease.make())
 
 
+def test_c20_pruning_beside_many_live_runs_keeps_rather_more(newest: Any, on: Any, play: Play) -> None:
+    """Live runs are never pruned and block no pruning; beyond 32 of them the history size counts ended runs alone."""
+    store = on(newest, "lease")
+
+    async def act(backend: RedisLeaseBackend) -> None:
+        now_ms = await backend.now_ms()
+        options = {"exclusive": False, "keep_ms": 0, "max_late_ms": 10**9, "history_size": 10}
+        for live in (20, 40):
+            job = f"job{live}"
+            batch = [await store.request(backend, job, slot_ms=now_ms - 9_000 + n, **options) for n in range(live)]
+            assert all(answer.won for answer in await backend.claim_many(batch))
+            for n in range(30):
+                request = await store.request(backend, job, slot_ms=now_ms - 500 + n, **options)
+                assert (await backend.claim(request)).won
+                assert await backend.finish(request.key, request.token, DONE)
+            ended = await store.raw("ZCARD", f"{store.prefix}{job}:final")
+            # At a claim the new run and the nine newest ended ones stay; counting ended ones alone, ten do.
+            assert ended == (10 if live == 20 else 11)
+            assert [view.key.slot_ms for view in await backend.unfinished([job])] == [request.key.slot_ms for request in batch]
+            assert len(await backend.history(job, limit=1_000)) == live + ended
+
+    play(act, store.make())
+
+
 def test_c07_hostile_names_and_prefixes_touch_nobody(any_strategy: Any, play: Play) -> None:
     async def act(*backends: Any) -> None:
         slot_ms = await backends[0].now_ms() - 20

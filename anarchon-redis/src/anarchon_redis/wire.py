@@ -50,10 +50,10 @@ class OwnPool:
         """Return a connected connection; one that died while it lay idle is connected anew."""
         connection = self._free.pop() if self._free else _connection(self._address)
         try:
-            await connection.connect()  # type: ignore[no-untyped-call]
+            await connection.connect()  # type: ignore[no-untyped-call]  # redis-py
             if await _stale(connection):
                 await connection.disconnect(nowait=True)
-                await connection.connect()  # type: ignore[no-untyped-call]
+                await connection.connect()  # type: ignore[no-untyped-call]  # redis-py
         except BaseException:
             await connection.disconnect(nowait=True)
             raise
