@@ -102,7 +102,7 @@ def _redis(kind: type[Redis], strategy: str) -> Callable[[Fleet, Path], Target]:
     return make
 
 
-_SYNCED = {kind: synced(kind) for kind in (Redis70, Redis86, Valkey91, RedisCluster70)}
+_SYNCED: dict[type[Redis], type[Redis]] = {kind: synced(kind) for kind in (Redis70, Redis86, Valkey91, RedisCluster70)}
 
 TARGETS = (
     Ours("memory", "anarchon-core", lambda fleet, folder: MemoryTarget(), tiers=IN_PROCESS),
