@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,6 +18,9 @@ __all__ = ["Facts", "Verdict", "Why", "explain", "why"]
 
 RECORDS_MAX = 10_000
 SETTLE_MS = 5_000
+STORY_MAX = 3
+"""The most earlier attempts that an answer tells of."""
+SLOT_NAMED = re.compile(r"\bslot (\d{12,14})\b")
 
 
 class Verdict(StrEnum):
@@ -109,7 +113,7 @@ def explain(facts: Facts) -> Why:
 
 def _of_run(facts: Facts, runs: list[RunRecord]) -> Why:
     last = runs[-1]
-    story = "".join(f" Attempt {run.attempt} on {run.instance} {_ending(run)}." for run in runs[:-1])
+    story = _story(runs[:-1])
     late_s = (runs[0].claimed_ms - facts.slot_ms) / 1000
     where = f"attempt {last.attempt} on {last.instance}"
     match last.status:
@@ -119,6 +123,9 @@ def _of_run(facts: Facts, runs: list[RunRecord]) -> Why:
             return Why(Verdict.FAILED, f"It ran and ended as {last.status}: {where}, {last.error or 'no reason given'}.{story}")
         case RunStatus.INTERRUPTED:
             return Why(Verdict.INTERRUPTED, f"It was begun and never finished: {where} was the last one allowed.{story}")
+        case _ if facts.view is not None and facts.view.status is RunStatus.INTERRUPTED:
+            text = f"It was begun and never finished: {where} {_ending(last)}, and no attempt was left.{story}"
+            return Why(Verdict.INTERRUPTED, text)
         case RunStatus.RUNNING if not facts.sees_death:
             return Why(
                 Verdict.RUNNING,
@@ -139,6 +146,15 @@ def _of_run(facts: Facts, runs: list[RunRecord]) -> Why:
             return Why(Verdict.WAITING, text)
 
 
+def _story(runs: list[RunRecord]) -> str:
+    """Tell of the attempts before the last one in one sentence; of many only the newest."""
+    if not runs:
+        return ""
+    told = "; ".join(f"attempt {run.attempt} on {run.instance} {_ending(run)}" for run in runs[-STORY_MAX:])
+    more = f" {len(runs) - STORY_MAX} more before;" if len(runs) > STORY_MAX else ""
+    return f" Before that:{more} {told}."
+
+
 def _ending(run: RunRecord) -> str:
     match run.status:
         case RunStatus.LOST:
@@ -156,7 +172,9 @@ def _of_note(note: RunRecord) -> Why:
     if note.status is RunStatus.RUNNING:
         return Why(Verdict.SKIPPED, f"It did not run; {note.instance} was about to write down why.")
     word = "It was missed" if verdict is Verdict.MISSED else "It was skipped"
-    return Why(verdict, f"{word}: {note.error or 'no reason given'}. Noted by {note.instance} at {_time(note.claimed_ms)}.")
+    # Records and logs name slots by their milliseconds, people read times.
+    reason = SLOT_NAMED.sub(lambda found: f"slot {_time(int(found[1]))}", note.error or "no reason given")
+    return Why(verdict, f"{word}: {reason}. Noted by {note.instance} at {_time(note.claimed_ms)}.")
 
 
 def _of_nothing(facts: Facts) -> Why:
