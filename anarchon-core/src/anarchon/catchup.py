@@ -111,15 +111,21 @@ class CatchUpSweeper:
 
         A job that the store has never seen does not look back: its first slot is a coming one.
         """
-        found = [Due(job, slot_ms, now_ms) for job in jobs if (slot_ms := self._newest(job, int(now_ms))) is not None]
+        found: list[Due] = []
+        asked: dict[tuple[str, int], int | None] = {}  # jobs of one schedule and window share one evaluation
+        for job in jobs:
+            which = (job.schedule.digest, job.max_late_ms)
+            if job.catch_up is CatchUp.NONE and which not in asked:
+                asked[which] = self._newest(job, int(now_ms))
+            slot_ms = asked[which] if job.catch_up is CatchUp.NONE else None
+            if slot_ms is not None:
+                found.append(Due(job, slot_ms, now_ms))
         if not found:
             return []
         known = await self._known([due.job for due in found])
         return [due for due in found if due.job.name in known]
 
     def _newest(self, job: Job, now_ms: int) -> int | None:
-        if job.catch_up is not CatchUp.NONE:
-            return None
         try:
             return newest_slot(job.schedule, now_ms - job.max_late_ms, now_ms)
         except Exception:  # border: handler - the user's own schedule; the ticker tells about it (K5)

@@ -76,6 +76,7 @@ class Scheduler:
         self._allowance_ms = duration_ms("clock_allowance", clock_allowance)
         self._clock = clock or SystemClock()
         self._jobs: dict[str, Job] = {}
+        self._names: set[str] = set()
         self._thread: EngineThread | None = None
         self._handlers: HandlerThread | None = None
         self._pid: int | None = None
@@ -129,11 +130,11 @@ class Scheduler:
             backend=self._backend,
             clock_allowance_ms=self._allowance_ms,
         )
-        taken = {other for entry in self._jobs.values() for other in entry.names}
-        clash = next((each for each in job.names if each in taken), None)
+        clash = next((each for each in job.names if each in self._names), None)
         if clash is not None:
             msg = f"job {clash!r} exists already: give one of the two another name"
             raise JobExists(msg)
+        self._names.update(job.names)
         self._jobs[job.name] = job
         if self._thread is not None:
             self._thread.tell(lambda engine: engine.add_job(job))
@@ -145,7 +146,7 @@ class Scheduler:
         Raises:
             UnknownJob: this instance has no such job.
         """
-        self._known(name)
+        self._names.difference_update(self._known(name).names)
         del self._jobs[name]
         if self._thread is not None:
             self._thread.tell(lambda engine: engine.remove_job(name))
