@@ -206,8 +206,9 @@ def make_job(
             hint = f"did you mean {near[0]!r}?" if near else f"options: {', '.join(sorted(JobOptions.__annotations__))}"
             msg = f"unknown option {unknown[0]!r}={dict(options)[unknown[0]]!r:.80}; {hint}"
             raise OptionError(msg)
-        job = replace(_read(title, parse(schedule, tz, (was or (title,))[0]), handler, options), was=was)
-        job = _fit(job, options, backend, clock_allowance_ms)
+        allowance_ms = 0 if backend.limits.store_clock else clock_allowance_ms
+        slots = parse(schedule, tz, (was or (title,))[0])
+        job = _fit(_read(title, slots, handler, options, was=was, allowance_ms=allowance_ms), options, backend)
         _refuse_unsafe(job, options, backend)
     except OptionError as error:
         msg = f"job {title!r}: {error}"
@@ -230,7 +231,9 @@ def _was(name: str, value: object, backend: Backend) -> tuple[str, ...]:
     return earlier
 
 
-def _read(name: str, schedule: Schedule, handler: Handler, options: JobOptions) -> Job:
+def _read(
+    name: str, schedule: Schedule, handler: Handler, options: JobOptions, *, was: tuple[str, ...], allowance_ms: int
+) -> Job:
     def span(option: str, default_ms: int, *, least_ms: int = 0) -> int:
         written = dict(options)
         return duration_ms(option, written[option], least_ms=least_ms) if option in written else default_ms
@@ -257,14 +260,14 @@ def _read(name: str, schedule: Schedule, handler: Handler, options: JobOptions) 
         catch_up_limit=_whole("catch_up_limit", options.get("catch_up_limit", 100), least=1, most=10_000),
         history_size=_whole("history_size", options.get("history_size", 100), least=1, most=1_000_000),
         history_ttl_ms=maybe("history_ttl", least_ms=1_000),
+        was=was,
+        clock_allowance_ms=allowance_ms,
     )
 
 
-def _fit(job: Job, options: JobOptions, backend: Backend, clock_allowance_ms: int) -> Job:
+def _fit(job: Job, options: JobOptions, backend: Backend) -> Job:
     """Take the defaults of the backend's kind for what was not written, and refuse what was written in vain."""
     limits = backend.limits
-    allowance_ms = 0 if limits.store_clock else clock_allowance_ms
-    job = replace(job, clock_allowance_ms=allowance_ms)
     kind = type(backend).__name__
     if job.history_ttl_ms is not None and not limits.history_ttl:
         msg = f"history_ttl={options.get('history_ttl')!r}: {kind} trims its history by size only; use history_size"
