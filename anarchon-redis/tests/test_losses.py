@@ -13,6 +13,7 @@ from anarchon.errors import BackendError, BackendUnavailable
 from anarchon.types import Outcome, RunResult, RunStatus, new_token
 from anarchon_conformance.gate import Gate
 from anarchon_redis.factory import from_url
+from anarchon_redis.health import Server
 from stores.redis import Redis70, Redis86, Valkey91
 
 Play = Callable[..., Any]
@@ -124,6 +125,17 @@ def test_warnings_where_config_and_info_are_forbidden(own: Any, on: Any, play: P
         assert (await backend.claim(await store.request(backend))).won
 
     play(act, from_url(url))
+
+
+def test_the_server_and_its_age_are_told(lease: Any, play: Play) -> None:
+    async def act(backend: Any) -> None:
+        assert backend.limits.notes[0].startswith(f"this is {lease.server.name}")
+        assert not [said for said in await backend.warnings() if "oldest that is tested" in said]
+
+    play(act, lease.make())
+    assert Server({"redis_version": "6.2.14"}).older_than_tested
+    assert not Server({"redis_version": "7.2.4", "valkey_version": "9.1.2"}).older_than_tested
+    assert not Server({}).older_than_tested
 
 
 def replicated(own: Any) -> tuple[Any, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
+from dataclasses import replace
 from datetime import timedelta
 from typing import ClassVar, Self
 
@@ -103,6 +104,8 @@ class RedisBase(Backend):
             raise StoreSetupError(msg)
         await self._take_prefix()
         await self._check_server(server)
+        limits = self._limits()
+        self.limits = replace(limits, notes=(f"this is {server.name}", *limits.notes))
 
     async def _take_prefix(self) -> None:
         """Refuse a prefix that is used with another strategy: the two would not see each other's claims (C1)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,6 +14,8 @@ from anarchon_redis.options import Options
 __all__ = ["Server", "look", "time_ms", "warnings"]
 
 _FORBIDDEN: Final = (driver.NoPermissionError, driver.ResponseError)
+TESTED_FROM: Final = (7, 0)
+TESTED: Final = "7.0"
 _SETTINGS: Final = ("maxmemory-policy", "appendonly", "appendfsync", "min-replicas-to-write")
 
 
@@ -28,6 +31,14 @@ class Server:
         if "valkey_version" in self.facts:
             return f"Valkey {self.facts['valkey_version']}"
         return f"Redis {self.facts.get('redis_version', 'of an unknown version')}"
+
+    @property
+    def older_than_tested(self) -> bool:
+        """Whether this is a Redis from before `TESTED`."""
+        found = re.match(r"(\d+)\.(\d+)", self.facts.get("redis_version", ""))
+        if found is None or "valkey_version" in self.facts:
+            return False
+        return (int(found[1]), int(found[2])) < TESTED_FROM
 
     @property
     def cluster(self) -> bool:
@@ -90,6 +101,8 @@ async def warnings(link: Link, options: Options) -> list[str]:
         )
     else:
         said += _of_settings(settings)
+    if server.older_than_tested:
+        said.append(f"this is {server.name}, and the oldest that is tested is Redis {TESTED}: expect surprises, or upgrade")
     if not server.facts:
         said.append("INFO is forbidden here, so version and replicas could not be checked")
     said += _of_replication(server, settings or {}, options)
