@@ -99,7 +99,7 @@ SECTIONS: tuple[Section, ...] = (
             ),
             Row(
                 "kubernetes/kubernetes#45825",
-                "A minutely job is paused for three days while the fleet is down as well: the past is left alone, the next slot runs",
+                "Paused for three days while the fleet is down as well: the past is left alone, the next slot runs",
             ),
             Row(
                 "kubernetes/kubernetes#42649",
@@ -129,7 +129,7 @@ SECTIONS: tuple[Section, ...] = (
             ),
             Row(
                 "node-cron/node-cron#510",
-                "From each slot to the next, noon of every day of a year in forty zones, five years in turn, against the zone data",
+                "From each slot to the next, noon of every day of a year, in forty zones, five years in turn",
             ),
             Row("node-cron/node-cron#485", "A timer that wakes 900 ms late for a weekly slot: it runs"),
         ),
@@ -200,11 +200,11 @@ SECTIONS: tuple[Section, ...] = (
         (
             Row(
                 "agronholm/apscheduler#351",
-                "The machine's clock is set back by two minutes: the next slot by the store's clock runs, done slots do not repeat",
+                "The machine's clock goes back two minutes: the next slot of the store's clock runs, none repeats",
             ),
             Row(
                 "agronholm/apscheduler#752",
-                "The machine's clock is set back by two minutes: the next slot by the store's clock runs, done slots do not repeat",
+                "The machine's clock goes back two minutes: the next slot of the store's clock runs, none repeats",
             ),
             Row("agronholm/apscheduler#339", "Steps of two seconds, back and forth, on every machine each hour of a day"),
             Row(
@@ -257,7 +257,7 @@ SECTIONS: tuple[Section, ...] = (
             ),
             Row(
                 "r-spade/ormah#271",
-                "The supervisor kills after 15 s: a handler that will not stop is released, and `stop` returns within grace + 1 s",
+                "Killed after 15 s: a handler that will not stop is released, `stop` returns within grace + 1 s",
             ),
             Row(
                 "sidekiq-cron/sidekiq-cron#192",

@@ -76,7 +76,7 @@ def on_clock(kind: type[BorrowedClock]) -> Any:
 
 @virtual
 async def two_minutes_back(lab: Lab) -> None:
-    """The machine's clock is set back by two minutes: the next slot by the store's clock runs, done slots do not repeat."""
+    """The machine's clock goes back two minutes: the next slot of the store's clock runs, none repeats."""
     work = Work()
     instance = await lab.start(job_of(Grid(MINUTE_MS), work))
     await lab.at(2 * MINUTE_MS + 10_000)

@@ -183,7 +183,7 @@ async def hand_over_at_the_end_of_the_grace(lab: Lab) -> None:
 
 @virtual
 async def window_of_the_supervisor(lab: Lab) -> None:
-    """The supervisor kills after 15 s: a handler that will not stop is released, and `stop` returns within grace + 1 s."""
+    """Killed after 15 s: a handler that will not stop is released, `stop` returns within grace + 1 s."""
     work = Work(duration_ms=600_000, stubborn_ms=600_000)
     instance = await lab.start(job_of(Slots(slot(5)), work), grace_ms=10_000)
     await until(lambda: bool(work.started), "it runs")

@@ -154,7 +154,7 @@ async def asleep_each_week(lab: Lab) -> None:
 
 @virtual
 async def paused_for_days(lab: Lab) -> None:
-    """A minutely job is paused for three days while the fleet is down as well: the past is left alone, the next slot runs."""
+    """Paused for three days while the fleet is down as well: the past is left alone, the next slot runs."""
     work = Work()
     instance = await lab.start(job_of(Grid(MINUTE_MS), work))
     await lab.at(61_000)
@@ -266,7 +266,7 @@ async def same_interval_from_two(lab: Lab) -> None:
 
 
 def no_weeks_are_skipped() -> None:
-    """From each slot to the next, noon of every day of a year in forty zones, five years in turn, against the zone data."""
+    """From each slot to the next, noon of every day of a year, in forty zones, five years in turn."""
     assert len(ZONES) == 40
     for number, name in enumerate(ZONES):
         schedule, place = Cron("0 12 * * *", name), zone(name).info
