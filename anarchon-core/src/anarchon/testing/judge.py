@@ -94,7 +94,9 @@ def judge(report: Report, lists: tuple[list[Job], list[Job]], plan: Plan, lives:
         found += _kept_while_well(report, case)
         found += _oldest_first(report, jobs, plan)
         found += _nothing_lost(report, lists, plan, lives)
-    found += _all_ended(report, int((plan.start + plan.duration).timestamp() * 1000))
+    # A store that went back has come less far: its last slots may be running when the fleet is stopped.
+    back_ms = sum(min(0.0, fault.amount) for fault in plan.faults if fault.kind is FaultKind.STORE_STEP)
+    found += _all_ended(report, int((plan.start + plan.duration).timestamp() * 1000 + back_ms))
     _count_overlaps(report, by_key, jobs, lives)
     if any(_changes(job, plan) for job in jobs.values()):
         report.marks[Mark.DAYLIGHT_SAVING] += 1
