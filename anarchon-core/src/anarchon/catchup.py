@@ -149,24 +149,24 @@ class CatchUpSweeper:
             if views is None or view is not None:
                 await self._sweep(job, view)
 
-    async def sweep(self, job: Job) -> None:
-        """Look at one job, after a time in which this instance could not look or the job was paused."""
+    async def sweep(self, job: Job) -> bool:
+        """Look at one job, after a time in which this instance could not look; return whether it was looked at."""
         try:
             views = await self._views()
         except BackendError as error:
             _log.warning("%s: passed slots could not be looked for: %s", job.name, error)
-            return
-        await self._sweep(job, _merged(job, views))
+            return False
+        return await self._sweep(job, _merged(job, views))
 
     async def _views(self) -> dict[str, JobView] | None:
         if self._store.lease is None:
             return None
         return {view.job: view for view in await self._store.jobs()}
 
-    async def _sweep(self, job: Job, view: JobView | None) -> None:
+    async def _sweep(self, job: Job, view: JobView | None) -> bool:
         """Find the open slots of a job and deal with them; at most one sweep of a job at a time."""
         if job.name in self._busy:
-            return
+            return False
         self._busy.add(job.name)
         try:
             decided = await self._decide(job, view)
@@ -175,11 +175,12 @@ class CatchUpSweeper:
                 await self._claim(job, slot_ms)
         except BackendError as error:
             _log.warning("%s: passed slots could not be looked for: %s", job.name, error)
-            return
+            return False
         finally:
             self._busy.discard(job.name)
         if decided.later:
             self._context.spawn_idle(self._look_again(job, view, decided.later[-1]))
+        return True
 
     async def _look_again(self, job: Job, view: JobView | None, newest_ms: int) -> None:
         """Note what was still within its late window, once that is over."""

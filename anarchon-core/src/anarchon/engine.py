@@ -299,6 +299,9 @@ class Engine:
             self.store.returned.clear()
             if not self._stopping.is_set() and self.ready.is_set():
                 await self._recover()
+                doubted, self.runner.doubted = self.runner.doubted, set()
+                for name in doubted & self.jobs.keys():
+                    self.spawn_idle(self._account(self.jobs[name]))
 
     async def _tick(self) -> None:
         """Start every slot at its time; look at the clocks after each sleep."""
@@ -318,9 +321,14 @@ class Engine:
             wait_ms = REANCHOR_MS if next_ms is None else min(REANCHOR_MS, next_ms - self.store.time.now_ms())
             await self._clock.wait(self._wake, wait_ms)
 
+    async def _account(self, job: Job) -> None:
+        """See to passed slots of a job; while the store cannot be asked they stay in doubt until it can (K13)."""
+        if not await self.sweeper.sweep(job):
+            self.runner.doubted.add(job.name)
+
     def _passed(self, gap: Gap) -> None:
         """Slots passed while this instance could not look: see to them in the background."""
-        self.spawn_idle(self.sweeper.sweep(gap.job))
+        self.spawn_idle(self._account(gap.job))
 
     async def _measure(self) -> None:
         """After a step of the wall clock: learn the store's time again, and start over if it went back."""

@@ -53,6 +53,8 @@ class Runner:
         self._queue = SlotQueue()
         self._turns: dict[str, asyncio.Lock] = {}
         self._stopped = asyncio.Event()
+        self.doubted: set[str] = set()
+        """Jobs with a slot of which nobody here knows whether it was claimed: the store could not be asked (K13)."""
 
     @property
     def stopping(self) -> bool:
@@ -137,6 +139,7 @@ class Runner:
     def forget(self, name: str) -> None:
         """Drop what is kept about a removed job."""
         self._turns.pop(name, None)
+        self.doubted.discard(name)
         self._queue.drop(name)
 
     async def _blocked_by_older(self, job: Job, key: RunKey) -> Answer | None:
@@ -274,6 +277,7 @@ class Runner:
             view = (await self._store.check([key]))[0]
         except BackendError:
             self._watch.add(job, key, None)
+            self.doubted.add(job.name)
             return
         if view is None:
             await self._notes.missed(job, key, reason)
