@@ -52,7 +52,7 @@ class Metrics:
             rows = [(labels, value) for (series, labels), value in counts if series == name]
             if rows:
                 lines += [f"# HELP {name} {about}", f"# TYPE {name} counter"]
-                lines += [f"{name}{{{_labels(labels)}}} {value:g}" for labels, value in rows]
+                lines += [f"{name}{{{_labels(labels)}}} {_number(value)}" for labels, value in rows]
         return "\n".join([*lines, ""])
 
     @hookimpl
@@ -95,6 +95,11 @@ class Metrics:
     def anarchon_backend_error(self, operation: str) -> None:
         """Count."""
         self._add("anarchon_store_errors_total", operation=operation)
+
+
+def _number(value: float) -> str:
+    """Return a count with all its digits: counters grow for years."""
+    return str(int(value)) if value == int(value) else repr(round(value, 3))
 
 
 def _labels(labels: tuple[tuple[str, str], ...]) -> str:
