@@ -7,6 +7,7 @@ import queue
 import threading
 import urllib.request
 from collections.abc import Mapping
+from http.client import HTTPException
 from urllib.parse import urlsplit
 
 from anarchon.errors import ConfigurationError
@@ -37,8 +38,8 @@ class Pings:
         self._success = dict(success or {})
         self._failure = dict(failure or {})
         for job, url in [*self._success.items(), *self._failure.items()]:
-            if urlsplit(url).scheme not in {"http", "https"} or not urlsplit(url).netloc:
-                msg = f"the ping of {job!r} is no http or https address: {redact(url)!r}"
+            if not _usable(url):
+                msg = f"the ping of {job!r} is no http or https address without a user name: {redact(url)!r}"
                 raise ConfigurationError(msg)
         self._waiting: queue.Queue[str] = queue.Queue(WAITING_MAX)
         self._thread: threading.Thread | None = None
@@ -74,5 +75,16 @@ class Pings:
                 try:
                     with urllib.request.urlopen(url, timeout=TIMEOUT_S):  # noqa: S310 - http and https only, checked above
                         break
-                except OSError as error:
+                except (OSError, ValueError, HTTPException) as error:  # whatever an address or its server can do wrong
                     _log.warning("ping %d of %d to %s failed: %s", attempt, TRIES, redact(url), error)
+
+
+def _usable(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return False
+    # A user name would be taken for a part of the host: it is not sent.
+    named = bool(parts.hostname) and parts.username is None and port != 0
+    return parts.scheme in {"http", "https"} and named and url.isprintable() and " " not in url
