@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -264,3 +265,20 @@ def test_warnings_name_what_weakens_the_promises(path: Path) -> None:
     place = place_warnings(str(path), file_system_of(str(path)))
     assert asyncio.run(main(SQLiteBackend(path))) == place
     assert asyncio.run(main(SQLiteBackend(path, synchronous="normal"))) == [NORMAL_WARNING, *place]
+
+
+def test_c21_opening_twice_at_once_makes_one_set_of_connections(tmp_path: Path) -> None:
+    backend = SQLiteBackend(tmp_path / "twice.db")
+
+    def threads() -> int:
+        return sum(thread.name == "anarchon-sqlite" for thread in threading.enumerate())
+
+    async def scene() -> None:
+        before = threads()
+        await asyncio.gather(backend.open(), backend.open(), backend.open())
+        assert threads() - before == 2  # one writes, one reads
+        await backend.close()
+        assert threads() == before
+
+    for _ in range(2):  # the second life is on another event loop
+        asyncio.run(scene())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sqlite3
 from collections.abc import Sequence
@@ -67,6 +68,7 @@ class SQLiteBackend(LeaseBackend):
         # Two connections: a call that waits for the write lock must not keep the reads waiting.
         self._writer = Link(self._database)
         self._reader = Link(self._database)
+        self._opening = asyncio.Lock()
         weak = (NORMAL_WARNING,) if options.synchronous is Synchronous.NORMAL else ()
         self.limits = Limits(call_timeout_ms=options.call_timeout_ms, notes=("all instances run on the host of the file", *weak))
 
@@ -97,15 +99,16 @@ class SQLiteBackend(LeaseBackend):
             StoreDamaged: the file is no database or is damaged.
             BackendTimeout: other processes kept it locked.
         """
-        if self._writer.is_open:
-            return
-        self._database.begin()
-        try:
-            await self._writer.open()
-            await self._reader.open()
-        except BaseException:
-            await self.close()
-            raise
+        async with self._opening:  # C21: twice at once is once
+            if self._writer.is_open:
+                return
+            self._database.begin()
+            try:
+                await self._writer.open()
+                await self._reader.open()
+            except BaseException:
+                await self.close()
+                raise
 
     async def close(self) -> None:
         """Give up calls that wait for the lock, close the connections and end their threads (C24)."""
@@ -115,6 +118,7 @@ class SQLiteBackend(LeaseBackend):
         finally:
             await self._writer.close()
             self._database.place = None
+            self._opening = asyncio.Lock()  # the next life may be on another event loop
 
     async def claim(self, request: ClaimRequest) -> Claim:
         def body(call: Call, db: sqlite3.Connection) -> Claim:
