@@ -22,17 +22,23 @@ def ran(pack: Pack, begin_ms: int, until_ms: int) -> Counter[int]:
     return Counter(entry.slot_ms for entry in pack.entries("start") if begin_ms <= entry.slot_ms <= until_ms)
 
 
+def coming(begin_ms: int, period_ms: int, after_ms: int, count: int) -> list[int]:
+    """Return the next slots of a job after a time."""
+    first = begin_ms + max(0, (after_ms - begin_ms) // period_ms + 1) * period_ms
+    return list(range(first, first + count * period_ms, period_ms))
+
+
 def test_apscheduler_766_and_huey_716_four_processes_with_one_job_list_run_each_slot_once(pack: Pack, soon_ms: Soon) -> None:
     begin_ms = soon_ms(1.0)
     job = JobPlan(begin_ms=begin_ms, period_ms=100)
     for _ in range(4):
         pack.start(job)
-    until_ms = begin_ms + 2_500
-    eventually(lambda: any(entry.slot_ms > until_ms for entry in pack.entries("finished")), "25 slots pass")
-    counts = ran(pack, begin_ms, until_ms)
+    slots = coming(begin_ms, 100, pack.ready(), 20)
+    eventually(lambda: any(entry.slot_ms > slots[-1] for entry in pack.entries("finished")), "20 slots pass")
+    counts = ran(pack, slots[0], slots[-1])
     skipped = {record.slot_ms for record in pack.history() if record.key.note}
     assert set(counts.values()) == {1}
-    assert set(counts) | skipped >= set(range(begin_ms, until_ms + 1, 100))
+    assert set(counts) | skipped >= set(slots)
 
 
 def test_oban_py_32_processes_of_one_host_and_name_still_have_one_winner(pack: Pack, soon_ms: Soon) -> None:
@@ -42,10 +48,10 @@ def test_oban_py_32_processes_of_one_host_and_name_still_have_one_winner(pack: P
         pack.start(job, host="web")
     for _ in range(2):
         pack.start(job, instance="same", host="web")
-    until_ms = begin_ms + 2_000
-    eventually(lambda: any(entry.slot_ms > until_ms for entry in pack.entries("finished")), "20 slots pass")
-    assert ran(pack, begin_ms, until_ms) == Counter(range(begin_ms, until_ms + 1, 100))
-    records = [record for record in pack.history() if record.slot_ms <= until_ms]
+    slots = coming(begin_ms, 100, pack.ready(), 20)
+    eventually(lambda: any(entry.slot_ms > slots[-1] for entry in pack.entries("finished")), "20 slots pass")
+    assert ran(pack, slots[0], slots[-1]) == Counter(slots)
+    records = [record for record in pack.history() if record.slot_ms <= slots[-1]]
     assert len({record.token for record in records}) == len(records)
     names = {record.instance for record in records} - {"same"}
     assert all(name.startswith("web-") for name in names)
@@ -141,15 +147,17 @@ def test_dkron_1210_instances_killed_one_after_the_other_lose_no_slot_while_one_
     options = {"overlap": "allow", "lease": 0.6, "heartbeat": 0.2, "max_attempts": 10}
     job = JobPlan(begin_ms=begin_ms, period_ms=200, durations_s=(0.05,), options=options)
     alive = [pack.start(job) for _ in range(3)]
+    (first_ms,) = coming(begin_ms, 200, pack.ready(), 1)
     for _ in range(6):
         pack.hold_for(500)
-        alive.append(pack.up(job))
+        alive.append(pack.start(job))
+        pack.ready(alive[-1:])
         alive.pop(0).kill()
     until_ms = round(time.time() * 1000)
-    pack.hold_for(200)
-    pack.settled()
+    eventually(lambda: any(entry.slot_ms > until_ms for entry in pack.entries("finished")), "the fleet goes on")
+    eventually(lambda: all(view.key.slot_ms > until_ms for view in pack.unfinished()), "every run is final")
     done = {record.slot_ms for record in pack.history() if record.status is RunStatus.SUCCESS}
-    assert set(range(begin_ms, until_ms, 200)) - done == set()
+    assert set(range(first_ms, until_ms, 200)) - done == set()
     counts = Counter(record.slot_ms for record in pack.history() if record.status is RunStatus.SUCCESS)
     assert set(counts.values()) == {1}
 
@@ -179,23 +187,25 @@ def test_two_schedules_in_a_rolling_deploy_give_the_union_of_slots_each_once(pac
     old = JobPlan(begin_ms=begin_ms, period_ms=200, options={"overlap": "allow"})
     new = JobPlan(begin_ms=begin_ms, period_ms=300, options={"overlap": "allow"})
     fleet = [pack.start(old) for _ in range(3)]
-    while time.time() * 1000 < begin_ms:
-        pack.hold_for(50)
+    (first_ms,) = coming(begin_ms, 200, pack.ready(), 1)
+    new_ms = 0
     for _ in range(3):
         pack.hold_for(700)
-        fleet.append(pack.up(new))
+        fleet.append(pack.start(new))
+        new_ms = new_ms or pack.ready(fleet[-1:])
+        pack.ready(fleet[-1:])
         fleet.pop(0).terminate()
     changed_ms = round(time.time() * 1000)
     for worker in pack.workers[:3]:
         worker.join()
     eventually(lambda: any(entry.slot_ms > changed_ms + 600 for entry in pack.entries("finished")), "the new schedule goes on")
     pack.settled()
-    counts = ran(pack, begin_ms, changed_ms)
+    counts = ran(pack, first_ms, changed_ms)
     assert set(counts.values()) == {1}
     old_until = max(slot for slot in counts if (slot - begin_ms) % 300)
-    new_from = min(slot for slot in counts if (slot - begin_ms) % 200)
+    new_from = coming(begin_ms, 300, new_ms, 1)[0]
     assert new_from < old_until  # both schedules were in force
-    assert set(range(begin_ms, old_until, 200)) | set(range(new_from, changed_ms - 100, 300)) <= set(counts)
+    assert set(range(first_ms, old_until, 200)) | set(range(new_from, changed_ms - 100, 300)) <= set(counts)
 
 
 def test_a_child_that_a_handler_forks_is_ended_by_sigterm_as_any_process(pack: Pack, soon_ms: Soon) -> None:

@@ -14,7 +14,7 @@ LEASE = {"lease": 1.0}
 HEARTBEAT_MS = 333
 SLACK_MS = 500
 TRIALS = 20
-AT_ONCE = 5
+AT_ONCE = 10
 
 Packs = Callable[[], Pack]
 Soon = Callable[[float], int]

@@ -141,6 +141,13 @@ class Pack:
         eventually(lambda: any(entry.what == "up" for entry in worker.entries()), "the worker is up")
         return worker
 
+    def ready(self, workers: Iterable[Worker] | None = None) -> int:
+        """Wait until workers work; return the time in Unix milliseconds: later slots find them waiting."""
+        waited = list(self.workers if workers is None else workers)
+        for worker in waited:
+            eventually(lambda w=worker: any(entry.what == "ready" for entry in w.entries()), "the worker works")  # type: ignore[misc]  # bound early
+        return round(time.time() * 1000)
+
     def entries(self, what: str, job: str | None = None, workers: Iterable[Worker] | None = None) -> list[Entry]:
         """Return the entries of one kind of all workers, oldest first."""
         found = [entry for worker in workers or self.workers for entry in worker.entries()]

@@ -10,12 +10,14 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from anarchon import Run, RunStatus, Scheduler, hookimpl
+from anarchon.errors import SchedulerStateError
 from anarchon.types import RunKey
 
 __all__ = ["Entry", "JobPlan", "Journal", "Kind", "Plan", "build", "main", "now_ms"]
@@ -191,6 +193,16 @@ def build(plan: Plan, journal: Journal) -> Scheduler:
     return scheduler
 
 
+def tell_ready(scheduler: Scheduler, journal: Journal) -> None:
+    """Write when the scheduler works: from then on it claims each slot at its time."""
+    pause = threading.Event()
+    while not pause.wait(0.01):
+        with suppress(SchedulerStateError):
+            if scheduler.health().ready:
+                journal.write("ready")
+                return
+
+
 def main(plan: Plan) -> None:
     """Run until SIGTERM; the log goes to a file beside the journal."""
     logging.basicConfig(filename=plan.journal.with_suffix(".log"), level=logging.INFO, force=True)
@@ -200,5 +212,6 @@ def main(plan: Plan) -> None:
     journal = Journal(plan.journal)
     scheduler = build(plan, journal)
     journal.write("up")
+    threading.Thread(target=tell_ready, args=(scheduler, journal), daemon=True).start()
     scheduler.run()
     journal.write("down")
