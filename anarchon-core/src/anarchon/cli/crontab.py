@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -11,6 +12,7 @@ from anarchon.cli.common import iso, json_option, print_json, url_option
 from anarchon.clock import SystemClock
 from anarchon.crontab import Crontab, Problem, add_crontab, parse_crontab
 from anarchon.errors import ConfigurationError
+from anarchon.registry import URL_VARIABLE
 from anarchon.scheduler import Scheduler
 
 __all__ = ["crontab_command"]
@@ -27,11 +29,14 @@ def crontab_command(file: Path, url: str | None, as_json: bool, **flags: bool) -
     """Run the crontab FILE on a fleet: start this on every host, each slot of a line runs on one of them.
 
     A comment '# anarchon: name=… overlap=… lease=…' sets options of the next line. Exit code 1 if a line is bad (with
-    --strict or --check), 2 if the file cannot be read.
+    --strict or --check) or none can run, 2 if the file cannot be read.
     """
     crontab = parse_crontab(_read(file), file=str(file), system=flags["system"])
     if flags["check"]:
         return _show(crontab, as_json=as_json)
+    if not url:
+        msg = f"no store: write --url sqlite:///cron.db, or set {URL_VARIABLE}; --check needs none"
+        raise ConfigurationError(msg)
     scheduler = Scheduler(url)
     problems = [*crontab.problems, *add_crontab(scheduler, crontab)]
     for note in crontab.notes:
@@ -50,7 +55,7 @@ def crontab_command(file: Path, url: str | None, as_json: bool, **flags: bool) -
 
 def _read(file: Path) -> str:
     try:
-        return file.read_text(encoding="utf-8", errors="surrogateescape")
+        return file.read_text(encoding="utf-8-sig", errors="surrogateescape")
     except OSError as error:
         msg = f"{file} cannot be read: {error.strerror or error}"
         raise ConfigurationError(msg) from None
@@ -66,17 +71,18 @@ def _show(crontab: Crontab, *, as_json: bool) -> int:
             "line": line.line,
             "schedule": line.expression,
             "tz": line.tz,
-            "command": line.command,
+            "command": line.command.encode(errors="surrogateescape").decode(errors="replace"),
             "next": iso(line.schedule.next_after(now_ms)),
         }
         for line in crontab.lines
         if line.name in trial.jobs
     ]
     if as_json:
-        print_json({"jobs": rows, "problems": [{"line": each.line, "reason": each.reason} for each in problems]})
+        said = {"problems": problems, "notes": crontab.notes}
+        print_json({"jobs": rows} | {key: [asdict(each) for each in found] for key, found in said.items()})
     else:
         for row in rows:
             click.echo(f"{row['next']}  {row['name']}: {row['schedule']} ({row['tz']}) {row['command']}")
-        for problem in problems:
+        for problem in (*crontab.notes, *problems):
             click.echo(f"anarchon: {problem}", err=True)
     return 1 if problems else 0
