@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from anarchon.backend import LeaseBackend
-from anarchon.errors import BackendError, BackendTimeout, BackendUnavailable, StoreSetupError
+from anarchon.errors import BackendError, BackendTimeout, BackendUnavailable, StoreDamaged, StoreSetupError
 from anarchon.types import ATTEMPTS_MAX, Outcome, RunKey, RunResult, RunStatus, new_token
 from anarchon_conformance.gate import Gate, Mode, reroute
 from anarchon_redis import RedisLeaseBackend, RedisStreamIdBackend
@@ -45,6 +45,22 @@ def test_c03_a_batch_is_claims_of_their_own(store: Any, play: Play) -> None:
         assert [answer.won for answer in again] == [answer.won for answer in answers]  # C4
 
     play(act, store.make(), store.make())
+
+
+def test_c03_a_claim_that_fails_fails_alone(any_strategy: Any, play: Play) -> None:
+    async def act(backend: Any) -> None:
+        jobs = [f"job{n:02}" for n in range(30)]
+        assert (await backend.claim(await any_strategy.request(backend, "job13"))).won
+        for suffix in ("state", "runs"):
+            await any_strategy.raw("SET", f"{any_strategy.prefix}job13:{suffix}", "somebody's")
+        answers = await backend.claim_many([await any_strategy.request(backend, job) for job in jobs])
+        broken = [answer for answer in answers if isinstance(answer, BackendError)]
+        assert [answer.won for answer in answers if not isinstance(answer, BackendError)] == [True] * 29
+        assert isinstance(answers[13], StoreDamaged)
+        assert broken == [answers[13]]
+        assert "a key of this prefix holds something else" in str(answers[13])
+
+    play(act, any_strategy.make())
 
 
 def test_c03_scripts_come_back_after_a_flush(store: Any, play: Play) -> None:

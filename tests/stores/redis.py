@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from stores.server import Server
+from stores.server import Server, free_port
 from stores.system import SEARCHED
 
 __all__ = ["Redis", "Redis70", "Redis86", "RedisCluster70", "RedisCluster86", "Valkey91", "ValkeyCluster91"]
@@ -228,7 +228,9 @@ class Redis(Server):
     def command(self) -> list[str]:
         """Return the server itself, on the loopback and without a configuration file."""
         replica = ("--replicaof", f"{self.primary.host} {self.primary.port}") if self.primary else ()
-        node = ("--cluster-enabled", "yes", "--cluster-announce-ip", self.host) if self.cluster else ()
+        # The nodes' own port is by default 10,000 higher, which may be taken, or no port at all.
+        bus = ("--cluster-port", str(free_port())) if self.cluster else ()
+        node = ("--cluster-enabled", "yes", "--cluster-announce-ip", self.host, *bus) if self.cluster else ()
         return [
             *self.words(),
             *("--port", str(self.port), "--bind", self.host, "--dir", f"{self.folder}/data", "--daemonize", "no"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from anarchon.errors import BackendError
@@ -14,9 +15,18 @@ from anarchon_redis.base import RedisBase
 from anarchon_redis.link import Command, Reply
 from anarchon_redis.records import claim_of
 
-__all__ = ["Claiming"]
+__all__ = ["Claiming", "Question"]
 
 JOBS_REMEMBERED: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A command, the places of the requests that it decides, and whether its reply is a list of answers."""
+
+    command: Command
+    places: Sequence[int]
+    several: bool = False
 
 
 class Claiming(RedisBase):
@@ -64,32 +74,41 @@ class Claiming(RedisBase):
             await self._prepare(new)
             self._remember(new)
         answers: dict[int, Claim | BackendError] = {}
-        commands = [self._command(request) for request in requests]
         born: set[str] = set()
-        places = list(range(len(requests)))
-        while places:
+        questions = self._questions(requests)
+        while questions:
             sent_ms = time.monotonic() * 1000
-            replies = await self._link.run_sure([commands[place] for place in places], self._won)
+            replies = await self._link.run_sure([question.command for question in questions], self._won)
             received_ms = time.monotonic() * 1000
-            asked, places = places, []
-            for place, reply in zip(asked, replies, strict=True):
-                request = requests[place]
-                if isinstance(reply, BackendError):
-                    second = self._second(request, reply) if commands[place][0] == "XADD" else None
-                    if second is None:
-                        answers[place] = reply
-                    else:
-                        commands[place] = second
-                        places.append(place)
-                    continue
-                claim, is_new = self._read(request, reply)
-                answers[place] = claim
-                self._learn(claim, sent_ms, received_ms)
-                if is_new:
-                    born.add(request.key.job)
+            asked, questions = questions, []
+            for question, reply in zip(asked, replies, strict=True):
+                for place, part in zip(question.places, self._parts(question, reply), strict=True):
+                    request = requests[place]
+                    if isinstance(part, BackendError):
+                        second = self._second(request, part) if question.command[0] == "XADD" else None
+                        if second is None:
+                            answers[place] = part
+                        else:
+                            questions.append(Question(second, (place,)))
+                        continue
+                    claim, is_new = self._read(request, part)
+                    answers[place] = claim
+                    self._learn(claim, sent_ms, received_ms)
+                    if is_new:
+                        born.add(request.key.job)
         if born:
             await self._born(born)
         return [answers[place] for place in range(len(requests))]
+
+    def _questions(self, requests: Sequence[ClaimRequest]) -> list[Question]:
+        """Return what to ask: one command a request."""
+        return [Question(self._command(request), (place,)) for place, request in enumerate(requests)]
+
+    def _parts(self, question: Question, reply: Reply) -> Sequence[Reply]:
+        """Return the reply to each request of a question; an item's failure is its own."""
+        if not question.several or isinstance(reply, BackendError):
+            return [reply] * len(question.places)
+        return self._link.explained(reply)
 
     def _remember(self, jobs: set[str]) -> None:
         if len(self._prepared) > JOBS_REMEMBERED:

@@ -142,16 +142,17 @@ class Link:
 
     async def run_many(self, commands: Sequence[Command]) -> list[Reply | BackendError]:
         """Send commands together; one reply each, a failed one is its error."""
-        return self._explained(await self._ask(commands))
+        return self.explained(await self._ask(commands))
 
     async def run_sure(self, commands: Sequence[Command], won: Judge) -> list[Reply | BackendError]:
         """Send claims; where `wait_replicas` is set, a win counts only once that many replicas have it.
 
         A win that they do not confirm is an error: unknown, and asked again with the same token (C5).
         """
-        return self._explained(await self._ask(commands, won if self._wait_replicas else None))
+        return self.explained(await self._ask(commands, won if self._wait_replicas else None))
 
-    def _explained(self, replies: Sequence[Reply]) -> list[Reply | BackendError]:
+    def explained(self, replies: Sequence[Reply]) -> list[Reply | BackendError]:
+        """Return replies with the driver's errors among them as errors of ours."""
         return [explain(reply, self.place) if isinstance(reply, Exception) else reply for reply in replies]
 
     async def _ask(self, commands: Sequence[Command], won: Judge | None = None) -> list[Reply]:
