@@ -303,7 +303,9 @@ def _all_ended(report: Report, before_ms: int) -> Iterator[str]:
             if record.key not in newest or record.attempt > newest[record.key].attempt:
                 newest[record.key] = record
         for record in newest.values():
-            if not record.status.final and not record.key.note and record.slot_ms < before_ms:
+            # A run that was given up after a hand-over is final, although its last attempt is not.
+            open_run = record.key in report.unfinished and not record.status.final
+            if open_run and not record.key.note and record.slot_ms < before_ms:
                 yield f"K12: {record.job} slot {record.slot_ms} attempt {record.attempt} is {record.status} at the end"
 
 

@@ -129,6 +129,7 @@ class _Fleet:
         await self._sleep(self.plan.grace_s * 1000 + 2_000)
         for name in {job.name for jobs in self.lists for job in jobs}:
             self.report.history[name] = self.world.store.history(name, HISTORY_MAX, 0)
+            self.report.unfinished |= {view.key for view in self.world.store.unfinished([name])}
         self.report.marks[Mark.LOST_REPLY] += self.world.lost_replies
         outages: dict[str, list[Outage]] = {}
         for outage in self.report.outages:

@@ -69,6 +69,7 @@ class Report:
     told: list[Told] = field(default_factory=list)
     outages: list[Outage] = field(default_factory=list)
     history: dict[str, list[RunRecord]] = field(default_factory=dict)
+    unfinished: set[RunKey] = field(default_factory=set)
     marks: Counter[str] = field(default_factory=Counter)
     slots: int = 0
     slot_instances: int = 0
