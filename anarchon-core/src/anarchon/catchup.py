@@ -105,6 +105,7 @@ class CatchUpSweeper:
         self._notes = notes
         self._claim = claim
         self._busy: set[str] = set()
+        self._again: set[str] = set()
 
     async def newest(self, jobs: list[Job], now_ms: float) -> list[Due]:
         """Return, for each job without catch-up that the store knows, the newest slot that may still be claimed.
@@ -166,21 +167,30 @@ class CatchUpSweeper:
     async def _sweep(self, job: Job, view: JobView | None) -> bool:
         """Find the open slots of a job and deal with them; at most one sweep of a job at a time."""
         if job.name in self._busy:
-            return False
+            self._again.add(job.name)
+            return True
         self._busy.add(job.name)
         try:
-            decided = await self._decide(job, view)
-            await self._note(job, decided.missed)
-            for slot_ms in decided.claim:
-                await self._claim(job, slot_ms)
+            decided = await self._deal_with(job, view)
+            while job.name in self._again:  # K13: more passed meanwhile, for a catch-up takes its time
+                self._again.discard(job.name)
+                decided = await self._deal_with(job, _merged(job, await self._views()))
         except BackendError as error:
             _log.warning("%s: passed slots could not be looked for: %s", job.name, error)
             return False
         finally:
             self._busy.discard(job.name)
+            self._again.discard(job.name)
         if decided.later:
             self._context.spawn_idle(self._look_again(job, view, decided.later[-1]))
         return True
+
+    async def _deal_with(self, job: Job, view: JobView | None) -> Plan:
+        decided = await self._decide(job, view)
+        await self._note(job, decided.missed)
+        for slot_ms in decided.claim:
+            await self._claim(job, slot_ms)
+        return decided
 
     async def _look_again(self, job: Job, view: JobView | None, newest_ms: int) -> None:
         """Note what was still within its late window, once that is over."""

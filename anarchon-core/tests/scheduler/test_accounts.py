@@ -313,6 +313,18 @@ async def test_regular_slots_keep_their_time_while_a_job_that_allows_overlap_cat
 
 
 @virtual
+async def test_k13_slots_that_pass_while_an_earlier_absence_is_caught_up_are_caught_up_too(lab: Lab) -> None:
+    options = {"catch_up": "all", "max_late": 10, "overlap": "allow"}
+    work = await absence(lab, 5 * 60_000 + 30_000, **options)
+    work.duration_ms = 100_000  # the catch-up is under way for minutes
+    await lab.at(6 * 60_000 + 5_000)
+    lab.instances[-1].clock.suspend(600_000)
+    lab.clock.step(600_000)
+    await lab.at(60 * 60_000)
+    assert set(lab.statuses()) >= {START_MS + minute * 60_000 for minute in range(1, 60)}
+
+
+@virtual
 async def test_k6_a_catch_up_that_is_stopped_while_it_claims_leaves_no_run_behind(lab: Lab) -> None:
     first = await lab.start(job_of(Grid(60_000), Work(), catch_up="all"))
     await lab.at(61_000)
