@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 from anarchon import Cron, Every, Scheduler
 from anarchon.cli.main import cli as command
 from anarchon.errors import AnarchonError
@@ -105,14 +106,8 @@ def made_before_the_fork() -> None:
 
 
 def another_loop_than_at_construction() -> None:
-    """Constructed under one loop, run under another: asyncio's own and, where it is installed, uvloop's."""
-    makers: list[Callable[[], asyncio.AbstractEventLoop]] = [asyncio.new_event_loop]
-    try:
-        import uvloop
-    except ModuleNotFoundError:
-        pass
-    else:
-        makers.append(uvloop.new_event_loop)
+    """Constructed under one loop, run under another: asyncio's own, and uvloop's."""
+    makers: list[Callable[[], asyncio.AbstractEventLoop]] = [asyncio.new_event_loop, uvloop.new_event_loop]
     for make in makers:
         tape = Tape()
         loops: list[Any] = []
