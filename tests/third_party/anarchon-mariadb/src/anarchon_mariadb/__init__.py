@@ -1,6 +1,4 @@
-"""MariaDB as a lease backend of anarchon: the row of a job is the lock of all its runs, and the server's clock judges."""
-
-from __future__ import annotations
+"""MariaDB as a lease backend of anarchon: every step is one transaction that locks the row of its job and asks its clock."""
 
 import asyncio
 import ssl
@@ -11,22 +9,19 @@ from typing import Any, Self
 
 import aiomysql  # type: ignore[import-untyped]  # no stubs
 from anarchon.backend import LeaseBackend
-from anarchon.errors import BackendError, BackendUnavailable, StoreSetupError, UrlError
+from anarchon.errors import BackendError, BackendUnavailable, StoreSetupError
 from anarchon.hookspecs import hookimpl
 from anarchon.types import ATTEMPTS_MAX, Claim, ClaimRequest, JobView, Outcome, RunKey, RunRecord, RunResult, RunStatus, RunView
 from anarchon.url import BackendUrl
 
 CONTRACT_VERSION = 1
 Row = dict[str, Any]
-FRESH_S = 60  # an idle connection older than this is not trusted
 AWAY = {1040, 1053, 1203, 1205, 1213, 1226, 1927, *range(2000, 2100)}  # full, stopping, locked, deadlock, killed, wire broken
-SETUP = {1044, 1045, 1049, 1142, 1193, 1227, 1273}  # no right to do it, or a server that lacks a variable or collation
-SHORT = {  # what these names stand for in every statement below
-    "$now": "CAST(UNIX_TIMESTAMP(SYSDATE(3)) * 1000 AS SIGNED)",
-    "$at": "job=%s AND slot_ms=%s AND space=%s",
-    "$run": "job VARCHAR(200), slot_ms BIGINT, space VARCHAR(100), attempt INT, token VARCHAR(100), instance TEXT NOT NULL",
-    "$kind": "ENGINE=InnoDB ROW_FORMAT=DYNAMIC CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin",
-}
+SETUP = {1044, 1045, 1046, 1049, 1142, 1193, 1227, 1273}  # no right to do it, or a server that lacks a variable or collation
+NOW = "CAST(UNIX_TIMESTAMP(SYSDATE(3)) * 1000 AS SIGNED)"  # $now, $at, $run, $kind in a statement stand for these four
+AT = "job=%s AND slot_ms=%s AND space=%s"
+RUN = "job VARCHAR(200), slot_ms BIGINT, space VARCHAR(100), attempt INT, token VARCHAR(100), instance TEXT NOT NULL"
+KIND = "ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin"
 SESSION = """SET SESSION tx_isolation='READ-COMMITTED', autocommit=0, sql_notes=0, time_zone='+00:00',
     sql_mode='STRICT_ALL_TABLES', innodb_lock_wait_timeout=4, idle_transaction_timeout=3"""  # a frozen client loses its locks
 TABLES = """CREATE TABLE IF NOT EXISTS anarchon_jobs (job VARCHAR(200) PRIMARY KEY, first_ms BIGINT NOT NULL, paused_ms BIGINT,
@@ -38,28 +33,21 @@ CREATE TABLE IF NOT EXISTS anarchon_attempts ($run, status VARCHAR(20) NOT NULL,
     error MEDIUMTEXT, PRIMARY KEY (job, slot_ms, space, attempt),
     FOREIGN KEY (job, slot_ms, space) REFERENCES anarchon_runs (job, slot_ms, space) ON DELETE CASCADE) $kind"""
 ENTER = "INSERT INTO anarchon_jobs (job, first_ms, info) VALUES (%s, $now, %s) ON DUPLICATE KEY UPDATE job=VALUES(job)"
-STATE = """SELECT $now now_ms, paused_ms, floor_ms, info, token, instance, attempt, uncounted, status, end_ms, finisher FROM
-    (SELECT 1) one LEFT JOIN anarchon_jobs j ON j.job=%s LEFT JOIN anarchon_runs r ON r.job=j.job AND slot_ms=%s AND space=%s"""
+STATE = """SELECT $now now_ms, paused_ms, floor_ms, info, r.* FROM (SELECT 1) one
+    LEFT JOIN anarchon_jobs j ON j.job=%s LEFT JOIN anarchon_runs r ON r.job=j.job AND slot_ms=%s AND space=%s"""
 WIN = """INSERT INTO anarchon_runs VALUES (%s, %s, %s, %s, %s, %s, 'running', %s, 0, NULL) ON DUPLICATE KEY UPDATE
     attempt=VALUES(attempt), token=VALUES(token), instance=VALUES(instance), status='running', end_ms=VALUES(end_ms)"""
-OLD = """SELECT slot_ms, space FROM (SELECT slot_ms, space, status, ROW_NUMBER() OVER (ORDER BY slot_ms DESC, space DESC) nth
-    FROM anarchon_runs WHERE job=%s) r WHERE slot_ms<%s AND status NOT IN ('running', 'handed_over') AND (nth>%s OR slot_ms<%s)"""
-FLOOR = "UPDATE anarchon_jobs SET floor_ms=GREATEST(%s, COALESCE(floor_ms, %s)) WHERE job=%s"
-SET = "UPDATE anarchon_runs SET $columns WHERE $at"
+OLD = """SELECT slot_ms, space FROM (SELECT slot_ms, space, status, ROW_NUMBER() OVER (ORDER BY slot_ms DESC, space DESC) nth FROM
+    anarchon_runs WHERE job=%s) r WHERE slot_ms<%s AND status NOT IN ('running', 'handed_over') AND (nth>%s OR slot_ms<%s-%s)"""
 VIEW = "SELECT $now now_ms, job, slot_ms, space, status, attempt, instance, end_ms FROM anarchon_runs WHERE "
 UNFINISHED = VIEW + "space<>'n' AND status IN ('running', 'handed_over') AND job IN "
 HISTORY = "SELECT * FROM anarchon_attempts WHERE job=%s AND slot_ms>=%s ORDER BY slot_ms DESC, attempt DESC LIMIT %s"
-PAUSE = "UPDATE anarchon_jobs SET paused_ms=$now WHERE job=%s AND paused_ms IS NULL"
-RESUME = "UPDATE anarchon_jobs SET paused_ms=NULL, resumed_ms=$now WHERE job=%s AND paused_ms IS NOT NULL"
-
-
-def _alive(run: Row) -> bool:
-    return bool(run["now_ms"] < run["end_ms"] or (run["status"] == "running" and run["now_ms"] == run["end_ms"]))
+PAUSE = """INSERT INTO anarchon_jobs (job, first_ms, info, paused_ms) VALUES (%s, $now, '', IF(%s, $now, NULL)) ON DUPLICATE KEY
+    UPDATE resumed_ms=IF(%s OR paused_ms IS NULL, resumed_ms, $now), paused_ms=IF(%s, IFNULL(paused_ms, $now), NULL)"""
 
 
 def _view(run: Row) -> RunView:
-    left_ms = run["end_ms"] - run["now_ms"]
-    left_ms = max(1, left_ms) if _alive(run) else min(0, left_ms)
+    left_ms = run["end_ms"] - run["now_ms"] or int(run["status"] == "running")  # C11, C16
     key = RunKey(run["job"], run["slot_ms"], run["space"])
     return RunView(key, RunStatus(run["status"]), run["attempt"], run["instance"], left_ms)
 
@@ -69,14 +57,12 @@ def _held(run: Row, token: str) -> bool:
 
 
 async def _do(db: aiomysql.Cursor, sql: str, *values: object) -> list[Row]:
-    for name, text in SHORT.items():
-        sql = sql.replace(name, text)
-    await db.execute(sql, values)
+    await db.execute(sql.replace("$now", NOW).replace("$at", AT).replace("$run", RUN).replace("$kind", KIND), values)
     return list(await db.fetchall())
 
 
 async def _set(db: aiomysql.Cursor, key: RunKey, columns: str, *values: object) -> None:
-    await _do(db, SET.replace("$columns", columns), *values, *astuple(key))
+    await _do(db, " ".join(("UPDATE anarchon_runs SET", columns, "WHERE $at")), *values, *astuple(key))
 
 
 async def _record(db: aiomysql.Cursor, key: RunKey, run: Row, *status_and_error: str | None) -> None:
@@ -89,39 +75,35 @@ async def _win(db: aiomysql.Cursor, request: ClaimRequest, now_ms: int, attempt:
     job, who = request.key.job, (*astuple(request.key), attempt, request.token, request.instance)
     await _do(db, WIN, *who, now_ms + request.lease_ms)
     await _do(db, "INSERT INTO anarchon_attempts VALUES (%s, %s, %s, %s, %s, %s, 'running', %s, NULL, NULL)", *who, now_ms)
-    expired_ms = -(2**62) if request.history_ttl_ms is None else now_ms - request.history_ttl_ms
-    for old in await _do(db, OLD, job, now_ms - request.keep_ms, request.history_size, expired_ms):
+    for old in await _do(db, OLD, job, now_ms - request.keep_ms, request.history_size, now_ms, request.history_ttl_ms):
         await _do(db, "DELETE FROM anarchon_runs WHERE $at", job, old["slot_ms"], old["space"])
-        await _do(db, FLOOR, old["slot_ms"], old["slot_ms"], job)
+        await _do(db, "UPDATE anarchon_jobs SET floor_ms=GREATEST(%s, IFNULL(floor_ms, 0)) WHERE job=%s", old["slot_ms"], job)
     return Claim(Outcome.WON, attempt)
 
 
 async def _again(db: aiomysql.Cursor, request: ClaimRequest, run: Row) -> Claim:
-    """Decide about a run that exists."""
-    now_ms, status, attempt, winner = run["now_ms"], RunStatus(run["status"]), run["attempt"], run["instance"]
+    now_ms, view = run["now_ms"], _view(run)
     if _held(run, request.token):  # C4
         await _set(db, request.key, "end_ms=%s", now_ms + request.lease_ms)
-        return Claim(Outcome.WON, attempt)
-    if status.final:  # C18
-        return Claim(Outcome.DONE, winner=winner)
-    if _alive(run):
-        return Claim(Outcome.RUNNING, left_ms=run["end_ms"] - now_ms, winner=winner)
-    spent = attempt - run["uncounted"] >= request.attempt_limit or attempt >= ATTEMPTS_MAX  # C13
-    if status is RunStatus.RUNNING:
+        return Claim(Outcome.WON, view.attempt)
+    if view.status.final:  # C18
+        return Claim(Outcome.DONE, winner=view.instance)
+    if view.left_ms > 0:
+        return Claim(Outcome.RUNNING, left_ms=view.left_ms, winner=view.instance)
+    spent = view.attempt - run["uncounted"] >= request.attempt_limit or view.attempt >= ATTEMPTS_MAX  # C13
+    if view.status is RunStatus.RUNNING:
         await _record(db, request.key, run, "interrupted" if spent else "lost", None)
     if not spent:
-        return replace(await _win(db, request, now_ms, attempt + 1), winner=winner)  # C12
+        return replace(await _win(db, request, now_ms, view.attempt + 1), winner=view.instance)  # C12
     await _set(db, request.key, "status='interrupted', token=NULL")
-    return Claim(Outcome.DONE, winner=winner)
+    return Claim(Outcome.DONE, winner=view.instance)
 
 
 async def _first(db: aiomysql.Cursor, request: ClaimRequest, job: Row) -> Claim:
-    """Decide about a run that does not exist."""
-    key, now_ms = request.key, job["now_ms"]
+    key, now_ms, floor_ms = request.key, job["now_ms"], job["floor_ms"]
     scheduled = not (key.manual or key.note)
-    if (job["floor_ms"] is not None and key.slot_ms <= job["floor_ms"]) or (
-        scheduled and now_ms - key.slot_ms > request.max_late_ms
-    ):  # C6, C9
+    late = scheduled and now_ms - key.slot_ms > request.max_late_ms
+    if late or (floor_ms is not None and key.slot_ms <= floor_ms):  # C9, C6
         return Claim(Outcome.LATE)
     if scheduled and key.slot_ms > now_ms:
         return Claim(Outcome.EARLY, wait_ms=key.slot_ms - now_ms)
@@ -135,8 +117,6 @@ async def _first(db: aiomysql.Cursor, request: ClaimRequest, job: Row) -> Claim:
 
 
 class MariaDBBackend(LeaseBackend):
-    """Runs in three tables of one MariaDB database; every step is one transaction."""
-
     def __init__(self, connections: int = 8, **options: Any) -> None:
         self._options = {"charset": "utf8mb4", "connect_timeout": 4, "init_command": SESSION, "autocommit": None, **options}
         self._idle: list[Any] = []
@@ -148,10 +128,7 @@ class MariaDBBackend(LeaseBackend):
         connections = url.integer("max", 8, least=1, most=64)
         context = ssl.create_default_context() if url.flag("ssl", default=False) else None
         url.done()
-        if not url.host or not url.path.strip("/"):
-            msg = f"{url}: write {url.scheme}://user:password@host/database"
-            raise UrlError(msg)
-        server = {"host": url.host, "port": url.port or 3306, "db": url.path.strip("/"), "ssl": context}
+        server = {"host": url.host or "localhost", "port": url.port or 3306, "db": url.path.strip("/"), "ssl": context}
         return cls(connections, user=url.username or "", password=url.password or "", **server)
 
     @asynccontextmanager
@@ -160,9 +137,9 @@ class MariaDBBackend(LeaseBackend):
         async with self._places:
             keep, connection = False, self._idle.pop() if self._idle else aiomysql.Connection(**self._options)
             try:
-                if connection.closed or asyncio.get_running_loop().time() - connection.last_usage > FRESH_S:
+                if connection.closed or asyncio.get_running_loop().time() - connection.last_usage > 60:  # too old to be trusted
                     connection.close()
-                    await connection.ping(reconnect=True)  # connects
+                    await connection.ping()  # connects
                 async with connection.cursor(aiomysql.DictCursor) as db:
                     yield db
                 await connection.commit()
@@ -248,10 +225,8 @@ class MariaDBBackend(LeaseBackend):
     async def jobs(self) -> list[JobView]:
         return [JobView(**row) for row in await self._read("SELECT * FROM anarchon_jobs ORDER BY job")]
 
-    async def set_paused(self, job: str, paused: bool) -> None:  # noqa: FBT001 - the border's signature
-        async with self._step() as db:
-            await _do(db, ENTER, job, "")
-            await _do(db, PAUSE if paused else RESUME, job)
+    async def set_paused(self, job: str, paused: bool) -> None:
+        await self._read(PAUSE, job, paused, paused, paused)
 
     async def now_ms(self) -> int:
         return int((await self._read("SELECT $now now_ms"))[0]["now_ms"])
@@ -262,5 +237,4 @@ class MariaDBBackend(LeaseBackend):
 
 @hookimpl
 def anarchon_backend(url: BackendUrl) -> MariaDBBackend | None:
-    """Serve `mysql://` and `mariadb://`."""
     return MariaDBBackend.from_url(url) if url.scheme in {"mysql", "mariadb"} else None
