@@ -15,17 +15,25 @@ __all__ = ["BackendUrl", "redact"]
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off"})
 _SECRET_KEYS = re.compile(r"(?i)([?&;](?:[a-z_]*(?:password|passwd|secret|token|apikey|api_key))=)[^&;#\s]*")
-_USERINFO = re.compile(r"(?P<scheme>[a-zA-Z][a-zA-Z0-9+.-]*://)(?P<user>[^\s/?#]*)@")
+_URL = re.compile(r"(?P<scheme>[a-zA-Z][a-zA-Z0-9+.-]*://)(?P<rest>[^\s\"'<>]*)")
+_HOST_AND_PORT = re.compile(r"[^:]*:[0-9]*")
 
 
 def redact(text: str) -> str:
-    """Return a text with every password in a URL of it replaced by `***`."""
+    """Return a text with every password in a URL of it replaced by `***`, also one that should have been encoded."""
+    return _SECRET_KEYS.sub(r"\1***", _URL.sub(lambda match: match["scheme"] + _without_password(match["rest"]), text))
 
-    def hide(match: re.Match[str]) -> str:
-        name, colon, _ = match["user"].partition(":")
-        return f"{match['scheme']}{name}{colon}{'***' if colon else ''}@"
 
-    return _SECRET_KEYS.sub(r"\1***", _USERINFO.sub(hide, text))
+def _without_password(rest: str) -> str:
+    place = re.split("[/?#]", rest, maxsplit=1)[0]
+    # `user:pa#ss@host`: what looks like the end of the host is a character of the password.
+    raw = "@" not in place and "@" in rest and ":" in place and not _HOST_AND_PORT.fullmatch(place)
+    account, at, after = (rest if raw else place).rpartition("@")
+    if not at:
+        return rest
+    name, colon, _ = account.partition(":")
+    tail = "" if raw else rest[len(place) :]
+    return f"{name}{colon}{'***' if colon else ''}@{after}{tail}"
 
 
 @dataclass(slots=True)
@@ -51,8 +59,9 @@ class BackendUrl:
             self._parts = urlsplit(self.raw)
             _ = self._parts.port
             pairs = parse_qsl(self._parts.query, keep_blank_values=True, strict_parsing=bool(self._parts.query))
-        except ValueError as error:
-            msg = f"{self} cannot be read: {error}"
+        except ValueError:  # its text may quote the password
+            hint = "check host and port, and write special characters of a name or password as %40 (@), %23 (#), %2F (/)"
+            msg = f"{self} cannot be read: {hint}"
             raise UrlError(msg) from None
         self._options = {}
         for name, value in pairs:
