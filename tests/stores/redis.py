@@ -189,7 +189,8 @@ class Redis(Server):
     programs: ClassVar[tuple[str, ...]] = ()
     wheel: ClassVar[Wheel | None] = None
     cluster: ClassVar[bool] = False
-    settings: ClassVar[tuple[str, ...]] = ("--appendonly", "yes", "--appendfsync", "everysec", "--save", "")
+    settings: ClassVar[tuple[str, ...]] = ("--appendonly", "yes", "--appendfsync", "always", "--save", "")
+    """With everysec the server answers before it writes while an fsync is under way: a kill then loses up to two seconds."""
     primary: Redis | None = None
     """The server that this one is a replica of."""
 

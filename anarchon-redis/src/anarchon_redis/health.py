@@ -125,7 +125,10 @@ def _of_settings(settings: dict[str, str]) -> list[str]:
     elif settings.get("appendfsync") == "no":
         said.append("appendfsync is no: a power cut forgets what the system had not written yet; set everysec or always")
     elif settings.get("appendfsync") == "everysec":
-        said.append("appendfsync is everysec: a power cut (not a crash of the process) can forget the claims of the last second")
+        said.append(
+            "appendfsync is everysec: a power cut can forget the claims of the last second, and a crash of the server while its "
+            "disk is busy those of the last two; set always where each run counts"
+        )
     return said
 
 
