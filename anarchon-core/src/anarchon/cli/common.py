@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -17,12 +18,28 @@ from anarchon.plugins import Observers, new_manager
 from anarchon.registry import URL_VARIABLE, create_backend
 from anarchon.store import Store
 
-__all__ = ["ask", "iso", "json_option", "print_json", "read_instant", "url_argument", "url_option"]
+__all__ = ["StoreCommand", "ask", "iso", "json_option", "print_json", "read_instant", "url_argument", "url_option"]
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
-url_argument = click.argument("url", required=True)
+
+class StoreCommand(click.Command):
+    """A command whose first argument, the URL, may be left to `ANARCHON_URL`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        url = os.environ.get(URL_VARIABLE)
+        left_out = not any("://" in argument or argument in {"-h", "--help"} for argument in args)
+        wanted = sum(isinstance(parameter, click.Argument) for parameter in self.params)
+        if url and left_out:
+            args = [url, *args]
+        elif left_out and sum(not argument.startswith("-") for argument in args) < wanted:
+            msg = f"no store: write its URL, for example sqlite:///cron.db, or set {URL_VARIABLE}"
+            raise ConfigurationError(msg)
+        return super().parse_args(ctx, args)
+
+
+url_argument = click.argument("url")
 url_option = click.option("--url", envvar=URL_VARIABLE, help=f"The store; {URL_VARIABLE} if left out.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from anarchon.cli.demo_jobs import JOBS, Entry, read_journal
+from anarchon.cli.demo_jobs import JOBS, Entry, Tail
 from anarchon.errors import AnarchonError
 
 __all__ = ["Fleet", "Verdict", "expected_slots", "judge"]
@@ -22,9 +22,11 @@ STOP_S = 10.0
 class Worker:
     """One process; `ended` is how we ended it, or empty."""
 
+    number: int
     name: str
     process: subprocess.Popen[bytes]
-    file: Path
+    errors: Path
+    tail: Tail
     ended: str = ""
     ended_ms: float = 0.0
 
@@ -37,15 +39,19 @@ class Fleet:
     prefix: str
     folder: Path
     workers: list[Worker] = field(default_factory=list)
+    seen: list[Entry] = field(default_factory=list)
 
     def start(self, number: int) -> Worker:
         """Start an instance; a replacement gets a name of its own."""
-        lives = sum(1 for worker in self.workers if worker.name.startswith(f"instance-{number}"))
+        lives = sum(worker.number == number for worker in self.workers)
         name = f"instance-{number}" + (f".{lives + 1}" if lives else "")
         file = self.folder / f"{name}.jsonl"
         arguments = [sys.executable, "-m", "anarchon.cli.demo_worker", self.url, name, self.prefix, str(file)]
-        process = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)  # noqa: S603 - ourselves
-        worker = Worker(name, process, file)
+        errors = self.folder / f"{name}.err"
+        # Its input ends with us, and it with that; a group of its own, since Ctrl-C is for us to pass on.
+        with errors.open("wb") as stderr:
+            process = subprocess.Popen(arguments, stdin=subprocess.PIPE, stderr=stderr, process_group=0)  # noqa: S603 - ourselves
+        worker = Worker(number, name, process, errors, Tail(file))
         self.workers.append(worker)
         return worker
 
@@ -69,16 +75,15 @@ class Fleet:
         gone = [w for w in self.workers if w.ended and w.process.poll() is not None and now_ms - w.ended_ms >= REPLACE_AFTER_MS]
         started = []
         for worker in gone:
-            number = int(worker.name.partition("-")[2].partition(".")[0])
-            if not any(w.name.partition(".")[0] == f"instance-{number}" and not w.ended for w in self.workers):
-                started.append(self.start(number))
+            if not any(w.number == worker.number and not w.ended for w in self.workers):
+                started.append(self.start(worker.number))
         return started
 
     def refuse_broken(self) -> None:
         """Raise if a worker ended by itself: the sentence it left."""
         for worker in self.workers:
             if not worker.ended and worker.process.poll() is not None:
-                said = (worker.process.stderr.read() if worker.process.stderr else b"").decode(errors="replace").strip()
+                said = worker.errors.read_text(errors="replace").strip()
                 msg = f"{worker.name} ended by itself: {said.splitlines()[-1] if said else 'it said nothing'}"
                 raise AnarchonError(msg)
 
@@ -92,12 +97,14 @@ class Fleet:
             except subprocess.TimeoutExpired:
                 worker.process.kill()
                 worker.process.wait()
-            if worker.process.stderr:
-                worker.process.stderr.close()
+            if worker.process.stdin:
+                worker.process.stdin.close()
 
     def entries(self) -> list[Entry]:
         """Return everything that every worker wrote, in the order of its time."""
-        return sorted((entry for worker in self.workers for entry in read_journal(worker.file)), key=lambda e: e.at_ms)
+        self.seen.extend(entry for worker in self.workers for entry in worker.tail.read_new())
+        self.seen.sort(key=lambda entry: entry.at_ms)
+        return self.seen
 
 
 def expected_slots(begin_ms: int, end_ms: int) -> set[tuple[str, int]]:
@@ -125,7 +132,11 @@ class Verdict:
 
 
 def judge(entries: Iterable[Entry], slots: set[tuple[str, int]], killed: Iterable[str]) -> Verdict:
-    """Count: a duplicate is an attempt that began twice, or an attempt after one that was done and not killed."""
+    """Count: a duplicate is an attempt that began twice, or one after an attempt that was done and not killed.
+
+    An attempt after one that began on a killed instance, or that never ended, is a takeover; after one that was
+    cancelled, a hand-over.
+    """
     killed = set(killed)
     starts = Counter[tuple[str, int, int]]()
     where: dict[tuple[str, int, int], str] = {}
@@ -145,9 +156,9 @@ def judge(entries: Iterable[Entry], slots: set[tuple[str, int]], killed: Iterabl
         before = (job, slot_ms, attempt - 1)
         if attempt == 1 or before not in starts:
             continue
-        if where[before] in killed:
+        if where[before] in killed or before not in ends:
             takeovers += 1
-        elif ends.get(before) == "cancelled":
+        elif ends[before] == "cancelled":
             handovers += 1
         else:
             duplicates += 1

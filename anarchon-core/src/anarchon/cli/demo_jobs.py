@@ -16,10 +16,10 @@ from anarchon.run import Run
 from anarchon.schedule import Every, Schedule
 from anarchon.scheduler import Scheduler
 
-__all__ = ["JOBS", "LONG_JOB", "Entry", "Journal", "add_jobs", "job_name", "read_journal"]
+__all__ = ["JOBS", "LONG_JOB", "Entry", "Journal", "Tail", "add_jobs", "job_name"]
 
 LONG_JOB = "report"
-LEASE_S = 2.0
+LEASE_S = 2.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +66,23 @@ class Journal:
         os.write(self._file, (json.dumps(asdict(entry)) + "\n").encode())
 
 
-def read_journal(path: Path) -> list[Entry]:
-    """Return the entries of a file; a last line that is still being written is left out."""
-    if not path.exists():
-        return []
-    text = path.read_text()
-    return [Entry(**json.loads(line)) for line in text[: text.rfind("\n") + 1].splitlines()]
+class Tail:
+    """Reads a journal as it grows."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._at = 0
+
+    def read_new(self) -> list[Entry]:
+        """Return what was written since the last call; a line that is still being written waits for the next one."""
+        if not self._path.exists():
+            return []
+        with self._path.open("rb") as file:
+            file.seek(self._at)
+            data = file.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        self._at += len(whole)
+        return [Entry(**json.loads(line)) for line in whole.splitlines()]
 
 
 def job_name(prefix: str, short: str) -> str:

@@ -32,6 +32,7 @@ class View:
         self._live = Live(console=self._console, refresh_per_second=8) if live else None
         self._said: list[str] = []
         self._printed: set[tuple[str, int, int, str]] = set()
+        self._again: set[tuple[str, int, int]] = set()
 
     def __enter__(self) -> Self:
         if self._live:
@@ -51,7 +52,12 @@ class View:
             self._console.print(f"[bold]{text}[/bold]")
 
     def show(self, entries: Sequence[Entry], workers: Sequence[Worker], now_ms: float) -> None:
-        """Show the state of the fleet."""
+        """Show the state of the fleet, and say who took over what."""
+        for entry in entries:
+            key = (entry.job, entry.slot_ms, entry.attempt)
+            if entry.event == "start" and entry.attempt > 1 and key not in self._again:
+                self._again.add(key)
+                self.say(f"{entry.instance} runs '{entry.job}' of {_clock(entry.slot_ms)} again, as attempt {entry.attempt}")
         if self._live:
             self._live.update(Group(self._fleet(workers), self._table(entries, workers, now_ms), self._words()))
         elif not self._quiet:
@@ -68,7 +74,9 @@ class View:
     def _table(self, entries: Sequence[Entry], workers: Sequence[Worker], now_ms: float) -> Table:
         ends = {(e.job, e.slot_ms, e.attempt): e for e in entries if e.event in {"done", "cancelled"}}
         killed = {worker.name for worker in workers if worker.ended == "killed"}
-        table = Table("slot", "job", "instance", "attempt", "", "late", title=f"anarchon demo on {self._url}", title_style="bold")
+        table = Table(title=f"anarchon demo on {self._url}", title_style="bold")
+        for name, width in (("slot", 8), ("job", 6), ("instance", 14), ("attempt", 7), ("state", 25), ("late", 7)):
+            table.add_column(name, min_width=width)
         for entry in [e for e in entries if e.event == "start"][-ROWS:]:
             end = ends.get((entry.job, entry.slot_ms, entry.attempt))
             state = _state(entry, end, killed, now_ms)

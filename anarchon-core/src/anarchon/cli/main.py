@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import sys
 from typing import Final
@@ -57,6 +58,8 @@ def cli() -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; every expected failure is one sentence on stderr and exit code 2."""
+    # What the core logs as a warning is said once, as the error; `run` and `crontab` set up logging of their own.
+    logging.getLogger("anarchon").addHandler(logging.NullHandler())
     try:
         code = cli.main(args=arguments, prog_name="anarchon", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:

@@ -6,13 +6,17 @@ import importlib
 import logging
 import os
 import sys
+import traceback
+from types import ModuleType
 
 import click
 
-from anarchon.errors import ConfigurationError
+from anarchon.errors import AnarchonError, ConfigurationError
 from anarchon.scheduler import Scheduler
 
 __all__ = ["load_scheduler", "run_command"]
+
+_log = logging.getLogger("anarchon.cli")
 
 
 def load_scheduler(place: str) -> Scheduler:
@@ -27,21 +31,39 @@ def load_scheduler(place: str) -> Scheduler:
         raise ConfigurationError(msg)
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name != module_name.partition(".")[0] and error.name != module_name:
-            raise
-        msg = f"there is no module {module_name!r} here: run this in the folder of {module_name.partition('.')[0]}.py"
-        raise ConfigurationError(msg) from None
-    found = module
+    found: object = _import(module_name)
     for part in name.split("."):
-        found = getattr(found, part, None)  # type: ignore[assignment]  # walks from the module to any object
+        found = getattr(found, part, None)
     if not isinstance(found, Scheduler):
         what = "has no such name" if found is None else f"holds a {type(found).__name__} there"
         msg = f"{place!r} is no Scheduler: the module {what}"
         raise ConfigurationError(msg)
     return found
+
+
+def _import(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except Exception as error:  # border: handler - the user's own module may raise anything
+        parts = name.split(".")
+        missing = getattr(error, "name", None) if isinstance(error, ModuleNotFoundError) else None
+        if missing in {".".join(parts[:count]) for count in range(1, len(parts) + 1)}:
+            msg = f"there is no module {missing!r} here: run this in the folder of {parts[0]}.py"
+            raise ConfigurationError(msg) from None
+        _log.debug("%s", "".join(traceback.format_exception(error)))
+        what = str(error) if isinstance(error, AnarchonError) else f"{type(error).__name__}: {error}"
+        msg = f"{name} cannot be imported: {_place(error)}: {what}; --log-level DEBUG shows the traceback"
+        raise ConfigurationError(msg) from None
+
+
+def _place(error: Exception) -> str:
+    """Return file and line of the user's own code."""
+    if isinstance(error, SyntaxError):
+        return f"{error.filename}:{error.lineno}"
+    frames = traceback.extract_tb(error.__traceback__)
+    if isinstance(error, AnarchonError):  # raised in our code; theirs is the line of a module that called it
+        frames = traceback.StackSummary.from_list([each for each in frames if each.name == "<module>"] or frames)
+    return f"{frames[-1].filename}:{frames[-1].lineno}"
 
 
 @click.command("run")

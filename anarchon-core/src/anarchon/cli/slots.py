@@ -5,9 +5,9 @@ from __future__ import annotations
 import click
 
 from anarchon.cli.common import iso, json_option, print_json, read_instant
-from anarchon.cli.dialects import DIALECTS, translate
+from anarchon.cli.dialects import DIALECTS, Translation, translate
 from anarchon.clock import SystemClock
-from anarchon.schedule import Schedule, explain, parse, text_of
+from anarchon.schedule import Schedule, explain, text_of
 
 __all__ = ["next_command"]
 
@@ -23,25 +23,30 @@ __all__ = ["next_command"]
 def next_command(expression: str, as_json: bool, count: int, **given: str | None) -> int:  # noqa: FBT001 - a click flag
     """Show the next slots of EXPRESSION and say in words what it means.
 
-    With --from it is read as quartz, apscheduler3 or croniter read it, and rewritten; exit code 1 if its meaning changes.
+    With --from it is read as quartz, apscheduler3 or croniter read it, and the slots are those it has there; exit code 1
+    if it has to be written otherwise here.
     """
     tz, name, dialect = given["tz"] or "UTC", given["name"], given["dialect"]
-    remarks: list[str] = []
-    if dialect is not None:
-        expression, remarks = translate(expression, dialect)
-    schedule = parse(expression, tz, name)
+    translation = translate(expression, dialect) if dialect is not None else Translation(expression)
+    remarks = translation.remarks
+    schedule = translation.schedule(tz, name)
     after = given["after"]
     after_ms = read_instant("--after", after) if after else int(SystemClock().wall_ms())
     slots = _slots(schedule, after_ms, count)
+    if dialect is not None:
+        write = f"Write {translation.written(tz)}." if remarks else "It means the same here."
+        remarks = (*remarks, write)
     if as_json:
         print_json(slots)
+        for sentence in remarks:
+            click.echo(f"anarchon: {sentence}", err=True)
     else:
         click.echo(f"{text_of(schedule)}  ({tz})")
         for sentence in [*remarks, *explain(schedule, after_ms=after_ms)]:
             click.echo(f"  {sentence}")
         for slot in slots:
             click.echo(slot)
-    return 1 if remarks else 0
+    return 1 if translation.remarks else 0
 
 
 def _slots(schedule: Schedule, after_ms: int, count: int) -> list[str]:

@@ -8,11 +8,12 @@ from dataclasses import asdict, dataclass
 
 import click
 
-from anarchon.cli.common import ask, iso, json_option, print_json, read_instant, url_argument
+from anarchon.cli.common import StoreCommand, ask, iso, json_option, print_json, read_instant, url_argument
 from anarchon.clock import SystemClock
+from anarchon.job import LEASE_ONLY
 from anarchon.registry import installed_schemes, known_packages
 from anarchon.store import Store
-from anarchon.types import RunRecord
+from anarchon.types import Limits, RunRecord
 from anarchon.url import redact
 from anarchon.why import Verdict, why
 
@@ -39,7 +40,7 @@ def record_json(record: RunRecord) -> dict[str, object]:
     }
 
 
-@click.command("history")
+@click.command("history", cls=StoreCommand)
 @url_argument
 @click.argument("job")
 @click.option("--limit", default=50, show_default=True, type=click.IntRange(1, 100_000), help="The most records.")
@@ -69,7 +70,7 @@ def _table(records: Sequence[RunRecord]) -> None:
     Console().print(table)
 
 
-@click.command("why")
+@click.command("why", cls=StoreCommand)
 @url_argument
 @click.argument("job")
 @click.argument("slot")
@@ -93,14 +94,15 @@ class _Checked:
     clock_offset_ms: float | None
     limits: dict[str, object]
     does_not: list[str]
+    options_refused: list[str]
     warnings: list[str]
 
 
-@click.command("check")
+@click.command("check", cls=StoreCommand)
 @url_argument
 @json_option
 def check_command(url: str, as_json: bool) -> int:  # noqa: FBT001 - a click flag
-    """Connect to the store at URL and say what it guarantees, how far its clock is off, and what weakens it.
+    """Connect to the store at URL; say what it guarantees, how far its clock is off, and what weakens it.
 
     Exit code 1 if there is a warning.
     """
@@ -132,8 +134,15 @@ async def _check(store: Store) -> _Checked:
         clock_offset_ms=offset_ms,
         limits=limits,
         does_not=[] if leased else lacks,
+        options_refused=refused_options(store.limits, leased=leased),
         warnings=warnings,
     )
+
+
+def refused_options(limits: Limits, *, leased: bool) -> list[str]:
+    """Return the options of a job that a backend cannot honour when they are written (K10)."""
+    refused = set() if leased else set(LEASE_ONLY) - {"overlap"} | {"overlap='skip'", "overlap='queue'"}
+    return sorted(refused if limits.history_ttl else refused | {"history_ttl"})
 
 
 def _print_check(url: str, checked: _Checked) -> None:
@@ -145,9 +154,18 @@ def _print_check(url: str, checked: _Checked) -> None:
     click.echo(f"  clock         {offset}")
     memory = checked.limits["remembers_ms"]
     remembers = "for as long as a late claim could ask" if memory is None else f"for {int(str(memory)) / 1000:g} s"
-    click.echo(f"  a won slot is remembered {remembers}{'' if checked.limits['durable'] else ', in this process only'}")
+    lasts = "" if checked.limits["durable"] else ", but not across a restart of the store"
+    click.echo(f"  memory        a won slot is remembered {remembers}{lasts}")
+    if checked.limits["ordered"]:
+        click.echo("  order         a slot is refused once a later one of its job is claimed")
+    judge = "the store's clock" if checked.limits["store_clock"] else "each instance's corrected clock"
+    click.echo(f"  early, late   judged by {judge}")
+    if not checked.limits["resolves_unknown"]:
+        click.echo("  lost answers  a claim whose answer is lost cannot be asked again: its slot is noted, not run")
     if checked.does_not:
         click.echo(f"  does not do   {', '.join(checked.does_not)}")
+    if checked.options_refused:
+        click.echo(f"  no options    {', '.join(checked.options_refused)}")
     for note in checked.limits["notes"] or ():  # type: ignore[attr-defined]  # a tuple of sentences
         click.echo(f"  note          {note}")
     for warning in checked.warnings:
@@ -156,7 +174,7 @@ def _print_check(url: str, checked: _Checked) -> None:
         click.echo("  no warnings")
 
 
-@click.command("orphans")
+@click.command("orphans", cls=StoreCommand)
 @url_argument
 @click.option("--days", default=7, show_default=True, type=click.IntRange(0, 36_500), help="Silent for at least so long.")
 @click.option("--forget", multiple=True, metavar="JOB", help="Remove everything stored for JOB; may be repeated.")
