@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,29 @@ def test_a_crontab_is_checked_and_run_and_its_failures_are_in_the_history(
     records = json.loads(anarchon("history", url, "beat", "--json").stdout)
     failed = next(record for record in records if record["status"] == "failed")
     assert failed["error"] == "CommandFailed: exit status 4: caf\ufffd"
+
+
+@pytest.mark.timeout(200)
+def test_a_fleet_runs_each_slot_of_a_crontab_once_although_an_instance_is_killed(begin: Begin, tmp_path: Path) -> None:
+    file, out = tmp_path / "crontab", tmp_path / "out"
+    file.write_text(
+        "# anarchon: name=beat seconds=true jitter=0.2 overlap=allow lease=2\n"
+        f"*/1 * * * * * echo $ANARCHON_SLOT,$ANARCHON_ATTEMPT >> {out}\n"
+    )
+    url = f"sqlite:///{tmp_path}/cron.db"
+    fleet = [begin("crontab", str(file), ANARCHON_URL=url) for _ in range(3)]
+    until(lambda: len(words(out)) >= 4, fleet[0])
+    stopped(fleet[0], signal.SIGKILL)
+    after = len(words(out))
+    until(lambda: len(words(out)) >= after + 6, fleet[1])
+    for process in fleet[1:]:
+        assert stopped(process)[0] == 0
+    runs = words(out)
+    assert len(runs) == len(set(runs))
+    slots = sorted(map(datetime.fromisoformat, {run.partition(",")[0] for run in runs}))
+    assert slots == [slots[0] + timedelta(seconds=each) for each in range(len(slots))]
+    # Attempt 2 only where the killed one left off; its commands, if any were under way, went on.
+    assert sum(not run.endswith(",1") for run in runs) <= 2
 
 
 @pytest.mark.parametrize("text", ["", "# only a comment\n", "* * * * bad\n"])

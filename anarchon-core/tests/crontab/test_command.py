@@ -61,6 +61,21 @@ def test_environment_input_and_shell(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert out.read_text().split("\n") == ["blue", str(tmp_path), "[]", "line one", "line two", ""]
 
 
+def test_a_command_knows_its_run_and_its_page_says_how(tmp_path: Path) -> None:
+    call(f"* * * * * env > {tmp_path}/out")
+    told = dict(line.split("=", 1) for line in (tmp_path / "out").read_text().splitlines())
+    ours = {name: value for name, value in told.items() if name.startswith("ANARCHON_")}
+    assert ours == {
+        "ANARCHON_JOB": "line",
+        "ANARCHON_SLOT": "2027-01-15T08:00:00Z",
+        "ANARCHON_ATTEMPT": "1",
+        "ANARCHON_FENCE": str(1_800_000_000_000 * 1024 + 1),
+    }
+    page = (Path(__file__).parents[2] / "docs" / "crontab.md").read_text()
+    for name in [*ours, "PATH", "HOME", "SHELL", "LOGNAME", "USER"]:
+        assert f"`{name}" in page
+
+
 def test_the_shell_of_the_file_runs_the_command(tmp_path: Path) -> None:
     shell, out = tmp_path / "shell", tmp_path / "out"
     shell.write_text(f'#!/bin/sh\necho "$0 $1 $2" > {out}\n')

@@ -18,7 +18,7 @@ from anarchon.scheduler import Scheduler
 __all__ = ["crontab_command"]
 
 
-@click.command("crontab")
+@click.command("crontab", short_help="Run a crontab on a fleet.")
 @click.argument("file", type=click.Path(path_type=Path))
 @url_option
 @click.option("--system", is_flag=True, help="The form of /etc/crontab: a user before each command.")

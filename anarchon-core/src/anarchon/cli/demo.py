@@ -39,7 +39,7 @@ FIRST_TROUBLE_LIMIT_MS = 5_000
 """How long after the counted time the first trouble may come: a long run is under way within that."""
 
 
-@click.command("demo")
+@click.command("demo", short_help="Show a fleet on this machine, with a kill and a takeover.")
 @click.option("--seconds", default=20, show_default=True, type=click.IntRange(5, 3_600), help="How long slots are counted.")
 @click.option("--instances", default=3, show_default=True, type=click.IntRange(2, 20))
 @click.option("--url", help="A store of yours instead of a new SQLite file.")

@@ -66,7 +66,7 @@ def _place(error: Exception) -> str:
     return f"{frames[-1].filename}:{frames[-1].lineno}"
 
 
-@click.command("run")
+@click.command("run", short_help="Run a scheduler from a module.")
 @click.argument("place", metavar="MODULE:SCHEDULER")
 @click.option("--log-level", default="INFO", show_default=True, type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"]))
 def run_command(place: str, log_level: str) -> int:

@@ -12,7 +12,7 @@ from anarchon.schedule import Schedule, explain, text_of
 __all__ = ["next_command"]
 
 
-@click.command("next")
+@click.command("next", short_help="Show the next slots of an expression, in words too.")
 @click.argument("expression")
 @click.option("--tz", default="UTC", show_default=True, help="Time zone of the expression.")
 @click.option("--after", help="Slots after this instant, for example 2027-01-15T10:07:30Z; now if left out.")

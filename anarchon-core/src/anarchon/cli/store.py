@@ -40,7 +40,7 @@ def record_json(record: RunRecord) -> dict[str, object]:
     }
 
 
-@click.command("history", cls=StoreCommand)
+@click.command("history", cls=StoreCommand, short_help="Show what ran.")
 @url_argument
 @click.argument("job")
 @click.option("--limit", default=50, show_default=True, type=click.IntRange(1, 100_000), help="The most records.")
@@ -70,7 +70,7 @@ def _table(records: Sequence[RunRecord]) -> None:
     Console().print(table)
 
 
-@click.command("why", cls=StoreCommand)
+@click.command("why", cls=StoreCommand, short_help="Say why a slot ran or did not.")
 @url_argument
 @click.argument("job")
 @click.argument("slot")
@@ -98,7 +98,7 @@ class _Checked:
     warnings: list[str]
 
 
-@click.command("check", cls=StoreCommand)
+@click.command("check", cls=StoreCommand, short_help="Say what a store promises, and what weakens it.")
 @url_argument
 @json_option
 def check_command(url: str, as_json: bool) -> int:  # noqa: FBT001 - a click flag
@@ -174,7 +174,7 @@ def _print_check(url: str, checked: _Checked) -> None:
         click.echo("  no warnings")
 
 
-@click.command("orphans", cls=StoreCommand)
+@click.command("orphans", cls=StoreCommand, short_help="List jobs that nobody runs any more.")
 @url_argument
 @click.option("--days", default=7, show_default=True, type=click.IntRange(0, 36_500), help="Silent for at least so long.")
 @click.option("--forget", multiple=True, metavar="JOB", help="Remove everything stored for JOB; may be repeated.")
@@ -208,7 +208,7 @@ async def _orphans(store: Store, days: int, forget: Sequence[str]) -> list[dict[
     return found
 
 
-@click.command("backends")
+@click.command("backends", short_help="List the URL schemes that work here.")
 @json_option
 def backends_command(as_json: bool) -> int:  # noqa: FBT001 - a click flag
     """List the URL schemes that work here, and the packages for those that do not."""

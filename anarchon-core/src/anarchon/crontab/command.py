@@ -82,7 +82,7 @@ def command_handler(line: CrontabLine) -> Callable[[Run], Coroutine[Any, Any, No
 
     async def handler(run: Run) -> None:
         output = _Output(run)
-        async with _started(line, account, output) as process:
+        async with _started(line, _environment(line, account, run), account, output=output) as process:
             try:
                 status = await process.wait()
             except asyncio.CancelledError:
@@ -99,11 +99,23 @@ def command_handler(line: CrontabLine) -> Callable[[Run], Coroutine[Any, Any, No
     return handler
 
 
+def _environment(line: CrontabLine, account: _Account, run: Run) -> dict[str, str]:
+    """Return what cron gives a command, the lines of its file, and which run this is."""
+    of_run = {
+        "ANARCHON_JOB": run.job,
+        "ANARCHON_SLOT": f"{run.slot:%Y-%m-%dT%H:%M:%SZ}",
+        "ANARCHON_ATTEMPT": str(run.attempt),
+        "ANARCHON_FENCE": str(run.fence),
+    }
+    given = {"PATH": PATH_DEFAULT, "SHELL": SHELL_DEFAULT, "HOME": account.home, **line.environment}
+    return given | {"LOGNAME": account.name, "USER": account.name} | of_run
+
+
 @asynccontextmanager
-async def _started(line: CrontabLine, account: _Account, output: _Output) -> AsyncIterator[asyncio.subprocess.Process]:
+async def _started(
+    line: CrontabLine, environment: dict[str, str], account: _Account, *, output: _Output
+) -> AsyncIterator[asyncio.subprocess.Process]:
     """Start a command with its input in a file, which cannot block, and its output in a pipe of ours."""
-    environment = {"PATH": PATH_DEFAULT, "SHELL": SHELL_DEFAULT, "HOME": account.home, **line.environment}
-    environment |= {"LOGNAME": account.name, "USER": account.name}
     home, shell = environment["HOME"], environment["SHELL"]
     switch: dict[str, Any] = {}
     if account.switch:
