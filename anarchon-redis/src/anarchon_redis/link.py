@@ -15,7 +15,7 @@ from redis.backoff import NoBackoff
 from anarchon_redis.failures import FAILURES, explain
 from anarchon_redis.lua import SOURCES
 from anarchon_redis.options import CALL_TIMEOUT_MS, CONNECTIONS_MAX, Address
-from anarchon_redis.wire import Command, OwnPool, Pool, Reply, exchange, lent
+from anarchon_redis.wire import Command, Lent, OwnPool, Pool, Reply, exchange
 
 __all__ = ["Client", "Command", "Link", "Reply", "script"]
 
@@ -163,7 +163,7 @@ class Link:
             cluster = self._cluster
             return list(await asyncio.gather(*(self._one(cluster, command) for command in commands)))
         assert self._pool is not None
-        async with self._places, lent(self._pool) as connection:
+        async with self._places, Lent(self._pool) as connection:
             replies = await exchange(connection, commands)
             gone = [place for place, reply in enumerate(replies) if isinstance(reply, driver.NoScriptError)]
             if gone:

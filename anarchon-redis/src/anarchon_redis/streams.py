@@ -29,7 +29,7 @@ READY: Final = load("idmp", "ready")
 
 HISTORY_PAGE: Final = 200
 ENTRIES_MAX: Final = 10_000
-"""No stream-id stream grows beyond this, even if no run ever ends."""
+"""Where no run ever ends, a stream-id stream is cut back to this about once a minute."""
 ORDERED_KEEP_LEAST: Final = 300
 """How many claims of a stream-id stream are kept at least, so that a repeated question finds its own (C4)."""
 ASIDE_WINDOW_MS: Final = 300_000
@@ -226,7 +226,7 @@ class RedisStreamIdBackend(StreamBackend):
         (stream,) = self._keys(key)[:1]
         token, instance = self._token(request.token), plain(request.instance)
         return (
-            *("XADD", stream, "MAXLEN", "~", ENTRIES_MAX, f"{key.slot_ms}-0", "slot", key.slot_ms, "space", ""),
+            *("XADD", stream, f"{key.slot_ms}-0", "slot", key.slot_ms, "space", ""),
             *("token", token, "instance", instance, "at", now_ms, "keep", request.history_size),
         )
 
@@ -234,7 +234,7 @@ class RedisStreamIdBackend(StreamBackend):
         """Return the script that judges on the server's clock before it writes, and reads whose the slot is."""
         token, instance = self._token(request.token), plain(request.instance)
         field, keys = field_of(request.key), self._keys(request.key)[:1]
-        return script(ORDERED, keys, field, token, instance, request.max_late_ms, request.history_size)
+        return script(ORDERED, keys, field, token, instance, request.max_late_ms, request.history_size, ENTRIES_MAX)
 
     def _second(self, request: ClaimRequest, error: BackendError) -> Command | None:
         return self._judged(request) if REFUSED in str(error) else None

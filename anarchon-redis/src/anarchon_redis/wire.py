@@ -7,8 +7,7 @@ right, with the same token (C4, K2). It is also twice as fast.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
 from redis import exceptions as driver
@@ -19,7 +18,7 @@ from redis.backoff import NoBackoff
 
 from anarchon_redis.options import CALL_TIMEOUT_MS, Address
 
-__all__ = ["Command", "OwnPool", "Pool", "Reply", "exchange"]
+__all__ = ["Command", "Lent", "OwnPool", "Pool", "Reply", "exchange"]
 
 Command = tuple[str | bytes | int, ...]
 Reply = Any
@@ -50,8 +49,9 @@ class OwnPool:
         """Return a connected connection; one that died while it lay idle is connected anew."""
         connection = self._free.pop() if self._free else _connection(self._address)
         try:
-            await connection.connect()  # type: ignore[no-untyped-call]  # redis-py
-            if await _stale(connection):
+            if not connection.is_connected:
+                await connection.connect()  # type: ignore[no-untyped-call]  # redis-py
+            elif await _stale(connection):
                 await connection.disconnect(nowait=True)
                 await connection.connect()  # type: ignore[no-untyped-call]  # redis-py
         except BaseException:
@@ -95,17 +95,24 @@ def _connection(address: Address) -> AbstractConnection:
     return kind(host=address.host, port=address.port, socket_connect_timeout=timeout_s, socket_keepalive=True, **common)
 
 
-@asynccontextmanager
-async def lent(pool: Pool) -> AsyncIterator[AbstractConnection]:
-    """Lend a connection; one on which a reply may still be under way is cut before it goes back (C22)."""
-    connection = await pool.get_connection()
-    try:
-        yield connection
-    except BaseException:
-        await connection.disconnect(nowait=True)
-        raise
-    finally:
-        await pool.release(connection)
+class Lent:
+    """Lends a connection; one on which a reply may still be under way is cut before it goes back (C22)."""
+
+    __slots__ = ("_connection", "_pool")
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def __aenter__(self) -> AbstractConnection:
+        self._connection = await self._pool.get_connection()
+        return self._connection
+
+    async def __aexit__(self, kind: object, *_: object) -> None:
+        try:
+            if kind is not None:
+                await self._connection.disconnect(nowait=True)
+        finally:
+            await self._pool.release(self._connection)
 
 
 async def exchange(connection: AbstractConnection, commands: Sequence[Command]) -> list[Reply]:
