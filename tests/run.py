@@ -31,7 +31,7 @@ PARTS = ("lint", "test", "bench", "setup")
 INSTALL_LIMIT_S = 1200
 LINT_LIMIT_S = 600
 PYTEST_LIMIT_S = 75 * 60
-LEFT_OUT = {".git", ".venv", ".venv-tests", "build", "dist", "__pycache__", "node_modules"}
+LEFT_OUT = {".git", ".stores", ".venv", ".venv-tests", "build", "dist", "__pycache__", "node_modules"}
 
 
 class Refused(Exception):
