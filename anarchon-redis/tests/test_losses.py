@@ -87,9 +87,35 @@ def test_an_evicting_server_forgets_and_is_warned_about(own: Any, on: Any, any_s
         assert [said for said in await backend.warnings() if said.startswith("maxmemory-policy is allkeys-lru")]
         request = await store.request(backend)
         assert (await backend.claim(request)).won
-        for number in range(400):
+        memory = f"{store.prefix}job:{'state' if store.strategy == 'lease' else 'runs'}"
+        for number in range(5_000):  # which key goes is a matter of sampling
             await store.raw("SET", f"filler{number}", "x" * 50_000)
+            if not await store.raw("EXISTS", memory):
+                break
         assert (await backend.claim(replace(request, token=new_token()))).won  # twice
+
+    play(act, store.make())
+
+
+@pytest.mark.parametrize("gone", ["state", "runs", "live", "final"])
+def test_an_evicted_part_of_a_job_stops_nothing(gone: str, newest: Any, on: Any, play: Play) -> None:
+    """Eviction takes keys one by one: what is left of a job must not make its claims fail."""
+    store = on(newest, "lease")
+
+    async def act(backend: Any) -> None:
+        now_ms = await backend.now_ms()
+        old = [await store.request(backend, slot_ms=now_ms - 90 + n, keep_ms=0, history_size=2) for n in range(6)]
+        for request in old:
+            assert (await backend.claim(request)).won
+            if request is not old[-1]:
+                assert await backend.finish(request.key, request.token, RunResult(RunStatus.SUCCESS))
+        await store.raw("DEL", f"{store.prefix}job:{gone}")
+        await backend.history("job", limit=9)
+        await backend.unfinished(["job"])
+        options = {"keep_ms": 0, "history_size": 2, "exclusive": gone != "runs"}
+        answers = [await backend.claim(await store.request(backend, slot_ms=now_ms - 9 + n, **options)) for n in range(3)]
+        assert {answer.outcome for answer in answers} <= {Outcome.WON, Outcome.OVERLAP}
+        assert len(await backend.history("job", limit=9)) >= sum(answer.won for answer in answers)
 
     play(act, store.make())
 

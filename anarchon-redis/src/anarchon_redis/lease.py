@@ -171,7 +171,9 @@ class RedisLeaseBackend(Claiming, LeaseBackend):
     @staticmethod
     def _complete(found: Collection[RunRecord], page: Sequence[RunRecord], limit: int) -> bool:
         """Return whether every run that comes after a page of final runs is older than the newest `limit` records."""
-        return len(found) >= limit and by_slot(list(found), limit)[-1].slot_ms > min(record.slot_ms for record in page)
+        if len(found) < limit or not page:
+            return False
+        return by_slot(list(found), limit)[-1].slot_ms > min(record.slot_ms for record in page)
 
     async def jobs(self) -> list[JobView]:
         found: list[bytes] = await self._link.within(lambda: self._link.run(("SMEMBERS", self._names.registry)))

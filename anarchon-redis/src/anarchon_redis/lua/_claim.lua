@@ -36,8 +36,10 @@ local function prune() -- C6, C20: what is final, old and beyond the limits, old
   if not floor then return end
   for _, text in ipairs(redis.call('HMGET', state, unpack(gone))) do
     local ids = {}
-    for id in string.gmatch(read(text).ids, '[^,]+') do ids[#ids + 1] = id end
-    redis.call('XDEL', runs, unpack(ids))
+    if text then -- else a server that evicts has dropped the state: only the index is left
+      for id in string.gmatch(read(text).ids, '[^,]+') do ids[#ids + 1] = id end
+      redis.call('XDEL', runs, unpack(ids))
+    end
   end
   redis.call('HDEL', state, unpack(gone))
   redis.call('ZREM', final, unpack(gone))
@@ -98,11 +100,17 @@ local function fresh()
     if cells[4] then return 'paused' end -- C10
   end
   if exclusive and space ~= 'n' then -- C10, in O(log n): only the run that is alive the longest can answer
-    other = redis.call('ZREVRANGEBYSCORE', live, '+inf', at, 'LIMIT', 0, 1)[1] or ''
-    if other ~= '' then
-      local blocker = read(redis.call('HGET', state, other))
-      left, winner = int(blocker.ends - now), blocker.instance
-      return 'overlap'
+    for _ = 1, LIVE_COUNTED do
+      other = redis.call('ZREVRANGEBYSCORE', live, '+inf', at, 'LIMIT', 0, 1)[1] or ''
+      if other == '' then break end
+      local text = redis.call('HGET', state, other)
+      if text then
+        local blocker = read(text)
+        left, winner = int(blocker.ends - now), blocker.instance
+        return 'overlap'
+      end
+      redis.call('ZREM', live, other) -- a server that evicts has dropped the state: only the index is left
+      other = ''
     end
   end
   grant({attempt = 1, uncounted = 0, finisher = '', ids = ''})

@@ -10,7 +10,7 @@ end
 if #fields == 0 then return found end
 for _, text in ipairs(redis.call('HMGET', KEYS[1], unpack(fields))) do
   local entries = {}
-  for id in string.gmatch(read(text).ids, '[^,]+') do
+  for id in string.gmatch(text and read(text).ids or '', '[^,]+') do
     local entry = redis.call('XRANGE', KEYS[2], id, id)[1]
     if entry then entries[#entries + 1] = entry[2] end
   end
