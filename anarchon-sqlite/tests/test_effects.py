@@ -11,6 +11,7 @@ from pathlib import Path
 
 import aiosqlite
 import pytest
+from anarchon import Every, Run, Scheduler, hookimpl
 from anarchon.errors import BackendError, BackendTimeout, BackendUnavailable, LeaseLost
 from anarchon.types import ClaimRequest, RunKey, RunResult, RunStatus
 from anarchon_sqlite import SQLiteBackend
@@ -244,3 +245,35 @@ def test_a_block_of_a_closed_backend_is_refused(path: Path) -> None:
                 raise AssertionError("the block must not run")
 
     use(path, play)
+
+
+def test_k6_a_run_that_its_transaction_finished_is_not_handed_over_by_a_stop(path: Path) -> None:
+    events: list[str] = []
+    sold = threading.Event()
+
+    class Watcher:
+        @hookimpl
+        def anarchon_run_finished(self, key: RunKey, status: RunStatus, recorded: bool) -> None:
+            events.append(f"{status} {recorded}")
+
+        @hookimpl
+        def anarchon_run_released(self, key: RunKey) -> None:
+            events.append("released")
+
+    with closing(sqlite3.connect(path)) as writer, writer:
+        writer.execute("CREATE TABLE sales (name)")
+    scheduler = Scheduler(backend=SQLiteBackend(path), plugins=[Watcher()], grace=1)
+
+    @scheduler.job(Every(seconds=1), jitter=0)
+    async def lingers(run: Run) -> None:
+        async with run.transaction() as connection:
+            await sell(connection)
+        sold.set()
+        await asyncio.Event().wait()
+
+    scheduler.start_in_thread()
+    assert sold.wait(30)
+    scheduler.shutdown()
+    assert events == ["success True"]
+    with closing(sqlite3.connect(path)) as reader:
+        assert reader.execute("SELECT count(*) FROM sales").fetchone() == (1,)

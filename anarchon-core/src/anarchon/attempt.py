@@ -235,7 +235,7 @@ class Attempts:
     async def _handed_over(self, grant: Grant, execution: Execution) -> None:
         if not execution.done.done():
             _log.warning("%s: the handler of slot %d cannot be stopped; its run is released", grant.job.name, grant.run.slot_ms)
-        elif execution.done.result().how in {How.RETURNED, How.RAISED}:
+        elif grant.committed or execution.done.result().how in {How.RETURNED, How.RAISED}:
             await self._ended(grant, execution.done.result())
             return
         await self._release(grant, why=STOPPING)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from anarchon.errors import OptionError
+from anarchon.errors import LeaseLost, OptionError
 from anarchon.run import Run
 
 __all__ = ["Ended", "Execution", "Handler", "HandlerFunction", "HandlerHost", "How"]
@@ -28,6 +28,8 @@ class How(StrEnum):
     RETURNED = "returned"
     RAISED = "raised"
     CANCELLED = "cancelled"
+    GAVE_UP = "gave up"
+    """It let `LeaseLost` out: it stopped because it was told to, which is how a sync handler obeys (K6)."""
     ORPHANED = "orphaned"
 
 
@@ -48,7 +50,7 @@ class Ended:
             trace = "".join(traceback.format_exception(error))
         except Exception:  # border: handler
             text, trace = f"{name} (its text cannot be made)", "".join(traceback.format_tb(error.__traceback__))
-        return cls(How.RAISED, text[:ERROR_MAX_CHARS], trace)
+        return cls(How.GAVE_UP if isinstance(error, LeaseLost) else How.RAISED, text[:ERROR_MAX_CHARS], trace)
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,6 +119,26 @@ def test_run_with_a_handler_that_cannot_be_stopped_returns_and_names_it(caplog: 
     assert any("stuck" in text and "cannot be stopped" in text for text in caplog.messages)
 
 
+def test_k6_a_sync_handler_that_obeys_raise_if_lost_is_handed_over_and_not_failed() -> None:
+    scheduler, backend, tape = make(grace=1)
+    obeyed = threading.Event()
+
+    @scheduler.job(Grid(100), jitter=0, max_attempts=1)
+    def in_steps(run: Run) -> None:
+        run.lost.wait(DEADLINE_S)
+        obeyed.set()
+        run.raise_if_lost()
+
+    scheduler.start_in_thread()
+    key = tape.wait("run_started")[0].key
+    scheduler.shutdown()
+    assert obeyed.is_set()
+    view = backend.store.view(key)
+    assert view is not None
+    assert view.status is RunStatus.HANDED_OVER
+    assert tape.of("run_released")[0].key == key
+
+
 def test_a_scheduler_can_be_started_again_after_its_end() -> None:
     scheduler, _, tape = make()
 
