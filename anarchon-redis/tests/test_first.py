@@ -15,7 +15,7 @@ from anarchon.job import make_job
 from anarchon.schedule import Every
 from anarchon.types import NOTE, ClaimRequest, Outcome, RunKey, RunResult, RunStatus, new_token
 from anarchon_redis.factory import from_url
-from anarchon_redis.options import IDMP_KEYS
+from anarchon_redis.options import IDMP_KEYS, IDMP_RUNS
 
 Play = Callable[..., Any]
 SKIPPED = RunResult(RunStatus.SKIPPED, "paused")
@@ -242,5 +242,16 @@ def test_k10_a_memory_shorter_than_the_late_window_is_refused(newest: Any, on: A
         assert backend.limits.remembers_ms == 30_000
         with pytest.raises(OptionError, match="forgets a run after 30 s"):
             make_job(print, Every(seconds=10), name="x", options={}, backend=backend, clock_allowance_ms=0)
-    # 10,000 keys are all that is remembered, whatever the duration: at one slot a second that is 10,000 s.
-    assert on(newest, "idmp").make(duration=86_400).limits.remembers_ms == IDMP_KEYS * 1_000
+
+
+def test_k10_more_late_runs_than_the_server_has_keys_for_are_refused(newest: Any, on: Any) -> None:
+    backend = on(newest, "idmp").make(duration=86_400)
+
+    def add(period_s: int, max_late_s: int) -> None:
+        options = {"max_late": max_late_s, "jitter": 0}
+        make_job(print, Every(seconds=period_s), name="x", options=options, backend=backend, clock_allowance_ms=0)
+
+    add(1, IDMP_RUNS - 1)
+    with pytest.raises(OptionError, match=r"remembers 5000 runs of a job: .*shorten max_late"):
+        add(1, IDMP_RUNS)
+    add(60, 86_000)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
 import socket
 import struct
 import subprocess
+import time
 from pathlib import Path
 from typing import ClassVar
 
-from stores.server import Server, ServerFailed
+from stores.server import POLL_S, Server, ServerFailed
 
 __all__ = ["Postgres", "Postgres17", "SteppedPostgres", "as_postgres"]
 
 PREPARE_LIMIT_S = 120
+CHILDREN_LIMIT_S = 5.0
 ACCEPTING = b"R"
 SYSTEM_USER = "postgres"
 
@@ -106,6 +109,28 @@ class Postgres(Server):
         """Return the postmaster and each of its processes: every one has a process group of its own."""
         found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(self.pid)], capture_output=True, text=True, check=False)
         return [self.pid, *(int(word) for word in found.stdout.split())]
+
+    def _end(self, how: signal.Signals) -> None:
+        """End the postmaster and see every process of it go: while one lives, no new server may start on the data."""
+        children: list[int] = []
+        if how is signal.SIGKILL and self.running:
+            os.kill(self.pid, signal.SIGSTOP)  # so that it makes no further ones
+            children = self.pids()[1:]
+        super()._end(how)
+        deadline = time.monotonic() + CHILDREN_LIMIT_S
+        while left := [pid for pid in children if self._lives(pid)]:
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL if time.monotonic() > deadline else signal.SIGCONT)
+            time.sleep(POLL_S)
+
+    @staticmethod
+    def _lives(pid: int) -> bool:
+        """Whether a process that was one of the server's is still that."""
+        try:
+            return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"postgres:")
+        except OSError:
+            return False
 
     def _run(self, words: list[str], text: str = "") -> None:
         done = subprocess.run(

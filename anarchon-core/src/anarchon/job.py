@@ -26,7 +26,7 @@ Duration = float | int | timedelta
 JITTER_DEFAULT_MS: Final = 2_000
 DURATION_MAX_MS: Final = 10 * 366 * 86_400_000
 LEASE_MIN_MS: Final = 100
-ORDERED_PROBE: Final = 64
+PROBED_SLOTS: Final = 64
 
 
 class Overlap(StrEnum):
@@ -305,27 +305,55 @@ def _refuse_unsafe(job: Job, options: JobOptions, backend: Backend) -> None:
         msg = f"retries={job.retries} does not fit max_attempts={job.max_attempts}: write max_attempts={job.retries + 1} or more"
         raise OptionError(msg)
     if limits.remembers_ms is not None and job.keep_ms >= limits.remembers_ms:
-        late_ms = job.keep_ms - job.jitter_most_ms - job.clock_allowance_ms
-        late = "max_late" if late_ms == job.max_late_ms else "catch_up_window"
+        late, sum_s = _keeping(job)
         msg = (
-            f"{late}={late_ms / 1000:g} with jitter={job.jitter_most_ms / 1000:g} and a clock allowance of "
-            f"{job.clock_allowance_ms / 1000:g} s makes {job.keep_ms / 1000:g} s, but this store forgets a run after "
-            f"{limits.remembers_ms / 1000:g} s: a late instance could run it again; shorten {late} or raise the store's memory"
+            f"{sum_s}, but this store forgets a run after {limits.remembers_ms / 1000:g} s: a late instance could run it "
+            f"again; shorten {late} or raise the store's memory"
         )
         raise OptionError(msg)
+    if limits.remembers_runs is not None:
+        _refuse_too_many(job, limits.remembers_runs)
     if limits.ordered:
         _refuse_disorder(job)
 
 
-def _refuse_disorder(job: Job) -> None:
-    """Refuse a jitter that lets a later slot's claim pass an earlier one, where that loses the earlier (C2)."""
+def _keeping(job: Job) -> tuple[str, str]:
+    """Return the option that says for how long a run must be remembered, and the sum as a part of a sentence."""
+    late_ms = job.keep_ms - job.jitter_most_ms - job.clock_allowance_ms
+    late = "max_late" if late_ms == job.max_late_ms else "catch_up_window"
+    return late, (
+        f"{late}={late_ms / 1000:g} with jitter={job.jitter_most_ms / 1000:g} and a clock allowance of "
+        f"{job.clock_allowance_ms / 1000:g} s makes {job.keep_ms / 1000:g} s"
+    )
+
+
+def _shortest_ms(job: Job) -> int | None:
+    """Return the least distance of the schedule's first slots; None if it has fewer than two."""
     slots: list[int] = []
     at_ms: int | None = 0
-    while at_ms is not None and len(slots) < ORDERED_PROBE:
+    while at_ms is not None and len(slots) < PROBED_SLOTS:
         at_ms = job.schedule.next_after(at_ms)
         if at_ms is not None:
             slots.append(at_ms)
-    shortest_ms = min((later - earlier for earlier, later in pairwise(slots)), default=None)
+    return min((later - earlier for earlier, later in pairwise(slots)), default=None)
+
+
+def _refuse_too_many(job: Job, runs_max: int) -> None:
+    """Refuse a job of which the store may have dropped a run while a late claim can still ask for it (C6)."""
+    shortest_ms = _shortest_ms(job)
+    if shortest_ms is None or job.keep_ms // shortest_ms < runs_max:
+        return
+    late, sum_s = _keeping(job)
+    msg = (
+        f"{sum_s}, which is {job.keep_ms // shortest_ms + 1} runs of a slot every {shortest_ms / 1000:g} s, but this store "
+        f"remembers {runs_max} runs of a job: a late instance could run one again; shorten {late}"
+    )
+    raise OptionError(msg)
+
+
+def _refuse_disorder(job: Job) -> None:
+    """Refuse a jitter that lets a later slot's claim pass an earlier one, where that loses the earlier (C2)."""
+    shortest_ms = _shortest_ms(job)
     if job.jitter_ms is not None and shortest_ms is not None and job.jitter_ms >= shortest_ms:
         msg = (
             f"jitter={job.jitter_ms / 1000:g} s reaches the distance of slots ({shortest_ms / 1000:g} s), and this store "

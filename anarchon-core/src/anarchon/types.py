@@ -222,14 +222,16 @@ class JobView:
 class Limits:
     """What a backend promises and what it cannot do, as data (C2, C4, C6, C9).
 
-    `remembers_ms`: how long a won run is remembered; None = as the claims' `keep_ms` says. `resolves_unknown`: asking
-    again with the same token recognises an own claim (C4). `store_clock`: lateness is judged on the store's clock
-    before anything is written (C9). `ordered`: a slot older than the newest claimed one is refused for ever.
-    `durable`: survives a restart of the store. `job_name`: a full-match pattern for job names, None = any text of at
-    most 200 characters without control characters.
+    `remembers_ms`: how long a won run is remembered; None = as the claims' `keep_ms` says. `remembers_runs`: how many of
+    a job's newest runs are remembered at all; None = any number. `resolves_unknown`: asking again with the same token
+    recognises an own claim (C4). `store_clock`: lateness is judged on the store's clock before anything is written
+    (C9). `ordered`: a slot older than the newest claimed one is refused for ever. `durable`: survives a restart of the
+    store. `job_name`: a full-match pattern for job names, None = any text of at most 200 characters without control
+    characters.
     """
 
     remembers_ms: int | None = None
+    remembers_runs: int | None = None
     resolves_unknown: bool = True
     store_clock: bool = True
     ordered: bool = False

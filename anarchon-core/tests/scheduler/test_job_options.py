@@ -154,6 +154,17 @@ def test_k10_a_late_window_beyond_the_stores_memory_is_refused_on_any_backend() 
     assert "catch_up_window=120" in text
 
 
+def test_k10_more_late_runs_than_the_store_remembers_are_refused() -> None:
+    backend = MemoryBackend()
+    backend.limits = Limits(remembers_runs=100)
+    text = refusal(backend, Every(seconds=10), jitter=0, max_late=1_000)
+    assert "101 runs of a slot every 10 s" in text
+    assert "remembers 100 runs of a job" in text
+    assert "shorten max_late" in text
+    Scheduler(backend=backend).add_job(nothing, Every(seconds=10), jitter=0, max_late=990)
+    assert "shorten catch_up_window" in refusal(backend, Every(seconds=10), jitter=0, catch_up="all", catch_up_window=3_600)
+
+
 def test_k10_an_ordered_store_refuses_a_jitter_as_long_as_the_distance_of_slots() -> None:
     text = refusal(FirstComeBackend(ordered=True), Every(seconds=10), jitter=10)
     assert "jitter=10" in text

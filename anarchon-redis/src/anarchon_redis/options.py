@@ -19,8 +19,8 @@ CALL_TIMEOUT_MS: Final = 5_000
 CONNECTIONS_MAX: Final = 16
 IDMP_KEYS: Final = 10_000
 """The most keys that the server remembers for a producer, whatever the duration says."""
-SLOT_LEAST_MS: Final = 1_000
-"""The shortest distance of two slots that a schedule can have."""
+IDMP_RUNS: Final = IDMP_KEYS // 2
+"""The runs of a job that are surely among those keys: a slot may leave a note beside its run."""
 PORT: Final = 6_379
 DATABASES_MAX: Final = 2**31 - 1
 
@@ -84,7 +84,7 @@ class Options:
     def remembers_ms(self) -> int | None:
         """How long a won run is remembered whatever the job's schedule (C6); None = as long as anybody could ask."""
         if self.strategy is Strategy.IDMP:
-            return min(self.duration_ms, IDMP_KEYS * SLOT_LEAST_MS)
+            return self.duration_ms
         return self.window_ms if self.strategy is Strategy.SCRIPT else None
 
 

@@ -15,7 +15,7 @@ from anarchon_redis.claims import Claiming
 from anarchon_redis.keys import field_of
 from anarchon_redis.link import Command, Reply, script
 from anarchon_redis.lua import load
-from anarchon_redis.options import IDMP_KEYS, Strategy
+from anarchon_redis.options import IDMP_KEYS, IDMP_RUNS, Strategy
 from anarchon_redis.records import by_slot, fields_of, plain, text_of
 
 __all__ = ["RedisIdmpBackend", "RedisScriptBackend", "RedisStreamIdBackend"]
@@ -152,8 +152,8 @@ class RedisIdmpBackend(StreamBackend):
     strategy = Strategy.IDMP
 
     def _limits(self) -> Limits:
-        remembers_ms = self._options.remembers_ms
-        return Limits(remembers_ms=remembers_ms, history_ttl=False, notes=(self._lost_by_failover(),))
+        remembers_ms, notes = self._options.remembers_ms, (self._lost_by_failover(),)
+        return Limits(remembers_ms=remembers_ms, remembers_runs=IDMP_RUNS, history_ttl=False, notes=notes)
 
     @property
     def _memory(self) -> tuple[int, int]:
