@@ -16,7 +16,7 @@ from anarchon_conformance.chaos.journal import What
 from anarchon_conformance.gate import Mode
 from anarchon_conformance.target import Target
 
-__all__ = ["Fault", "Nemesis", "Trouble", "faults_for"]
+__all__ = ["SKEW_MS", "Fault", "Nemesis", "Trouble", "faults_for"]
 
 TRIGGER_MS = 3_000.0
 AT_WORK = frozenset({What.WON, What.STARTED})

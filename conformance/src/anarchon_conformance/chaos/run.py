@@ -13,7 +13,7 @@ from anarchon.types import SLOT, ClaimRequest, Outcome, RunKey, new_token
 from anarchon_conformance.arena import Arena
 from anarchon_conformance.chaos.fleet import Fleet
 from anarchon_conformance.chaos.journal import Event, What
-from anarchon_conformance.chaos.nemesis import Nemesis, Trouble, faults_for
+from anarchon_conformance.chaos.nemesis import SKEW_MS, Fault, Nemesis, Trouble, faults_for
 from anarchon_conformance.chaos.plan import Role, WorkerPlan
 from anarchon_conformance.chaos.verdicts import Evidence, cases_of, findings, marks_of
 from anarchon_conformance.report import Check, Failure, Mark, Profile, RunOptions, Tier, TierResult, Verdict
@@ -146,7 +146,9 @@ async def _storm(arena: Arena, phase: Phase, seed: int) -> tuple[Evidence, list[
             await nemesis.bring(fault)
             await target.clock.sleep_ms(phase.period_ms)
         await target.clock.sleep_ms(SETTLE_MS)
-        last_ms = target.clock.wall_ms() - SETTLE_MS
+        # An instance whose clock is behind has not come to the last slots yet: the fleet may consist of such ones only.
+        behind_ms = SKEW_MS if any(trouble.fault is Fault.SKEWED_INSTANCE for trouble in nemesis.troubles) else 0
+        last_ms = target.clock.wall_ms() - SETTLE_MS - behind_ms
         fallen = fleet.fallen
         stuck = [f"{name} did not end when it was told to" for name in await fleet.stop()]
         events = fleet.events

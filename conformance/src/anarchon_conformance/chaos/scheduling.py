@@ -67,7 +67,13 @@ def run_scheduler(plan: WorkerPlan, journal: Journal) -> None:
     scheduler = Scheduler(
         plan.url, instance=plan.instance, grace=GRACE_S, plugins=[_Observer(journal)], clock=OffClock(plan.skew_ms)
     )
-    options: JobOptions = {"jitter": 0.05, "max_late": plan.max_late_ms / 1000, "overlap": "allow"}
+    # The verdict reads the whole history at the end, also of a storm that lasts longer than a hundred runs.
+    options: JobOptions = {
+        "jitter": 0.05,
+        "max_late": plan.max_late_ms / 1000,
+        "overlap": "allow",
+        "history_size": max(100, 2 * plan.life_ms // plan.period_ms),
+    }
     if isinstance(scheduler.backend, LeaseBackend):
         options |= {"lease": plan.lease_ms / 1000, "heartbeat": plan.lease_ms / 3000, "max_attempts": 50}
     scheduler.add_job(handler, Every(seconds=max(1, plan.period_ms // 1000)), name=plan.job, **options)

@@ -186,8 +186,11 @@ def _no_hangs(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _story(evidence: Evidence, slot_ms: int) -> tuple[str, ...]:
-    """Tell what the journals say about a slot, with the faults that were under way."""
+    """Tell what the journals say about a slot, with the faults that were under way; of an untouched one, what else went on."""
     about = [event for event in evidence.events if event.slot_ms == slot_ms]
+    if slot_ms and not about:
+        nearby = [event for event in evidence.events if abs(event.wall_ms - slot_ms) <= NEAR_MS]
+        about = sorted(nearby, key=lambda event: event.at_ms)
     if not about:
         return ()
     low_ms, high_ms = about[0].at_ms - NEAR_MS, about[-1].at_ms + NEAR_MS
