@@ -52,6 +52,8 @@ NEEDED: tuple[Tool, ...] = (
     Tool("initdb", "postgresql-15", ("/usr/lib/postgresql/15/bin",)),
     Tool("pgbouncer", "pgbouncer"),
     Tool("redis-server", "redis-server"),
+    Tool("rabbitmq-server", "rabbitmq-server"),
+    Tool("nats-server", "nats-server"),
 )
 """What the tests of today start; a new store adds its lines here."""
 
