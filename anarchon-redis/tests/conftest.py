@@ -144,6 +144,13 @@ def own(servers: Fleet) -> Iterator[Callable[..., Redis]]:
         server.kill()
 
 
+@pytest.fixture(params=_pairs("lease", *CLAIM_ONLY))
+def mortal(request: pytest.FixtureRequest, own: Callable[..., Redis]) -> Store:
+    """Each strategy on each server that can do it, on a server of its own, which may be killed."""
+    kind, strategy = request.param
+    return Store(own(kind), strategy)
+
+
 @pytest.fixture(params=CLUSTERS, ids=lambda kind: kind.name)
 def cluster(request: pytest.FixtureRequest, servers: Fleet) -> Redis:
     """Each kind of server as a cluster of one node."""
