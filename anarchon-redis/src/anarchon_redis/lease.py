@@ -156,13 +156,13 @@ class RedisLeaseBackend(Claiming, LeaseBackend):
 
         A run that ends in between is read twice, and its later record counts.
         """
-        found: dict[tuple[RunKey, str], RunRecord] = {}
+        found: dict[tuple[RunKey, str, int], RunRecord] = {}
         for since in ("", since_ms):
             offset, page = 0, min(limit, HISTORY_PAGE)
             while limit > 0:
                 runs = await self._link.run(script(HISTORY, self._keys(job), offset, page, since))
                 records = [record for entries in runs for record in merge(job, (fields_of(entry) for entry in entries))]
-                found |= {(record.key, record.token): record for record in records if record.slot_ms >= since_ms}
+                found |= {(record.key, record.token, record.attempt): record for record in records if record.slot_ms >= since_ms}
                 offset += len(runs)
                 if len(runs) < page or (since != "" and self._complete(found.values(), records, limit)):
                     break

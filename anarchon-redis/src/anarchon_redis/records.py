@@ -72,13 +72,16 @@ def fields_of(entry: Sequence[bytes]) -> dict[str, str]:
 
 
 def merge(job: str, entries: Iterable[Mapping[str, str]]) -> list[RunRecord]:
-    """Make one record of the entries of one (slot, token): the claim, and how it ended (C19). Foreign entries are passed."""
-    found: dict[tuple[str, str, str], RunRecord] = {}
+    """Make one record of the entries of one attempt: its claim, and how it ended (C19). Foreign entries are passed.
+
+    A token may win its run again, after another's attempt.
+    """
+    found: dict[tuple[str, str, str, int], RunRecord] = {}
     for entry in entries:
         try:
-            place = (entry["slot"], entry["space"], entry["token"])
             status, at_ms = RunStatus(entry["status"]), int(entry["at"])
             slot_ms, attempt = int(entry["slot"]), int(entry["attempt"])
+            place = (entry["slot"], entry["space"], entry["token"], attempt)
         except (KeyError, ValueError):
             continue
         known = found.get(place)
@@ -100,4 +103,4 @@ def merge(job: str, entries: Iterable[Mapping[str, str]]) -> list[RunRecord]:
 
 def by_slot(records: list[RunRecord], limit: int) -> list[RunRecord]:
     """Return the newest records: newest slot first, then the newest attempt (C19)."""
-    return sorted(records, key=lambda record: (record.slot_ms, record.claimed_ms, record.attempt), reverse=True)[:limit]
+    return sorted(records, key=lambda record: (record.slot_ms, record.attempt, record.claimed_ms), reverse=True)[:limit]

@@ -175,6 +175,17 @@ class LeaseRecordingTests(Suite):
         found = [(record.attempt, record.status) for record in await a.history(key.job)]
         bench.expect(found, [(number, RunStatus.HANDED_OVER) for number in (3, 2, 1)], "the attempts of the history")
 
+    async def test_c19_a_token_that_wins_again_is_an_attempt_of_its_own(self, arena: Arena) -> None:
+        bench = await Bench.of(arena, 2)
+        a, b = bench.clients
+        key = bench.key("c19")
+        first, second = bench.ask(key), bench.ask(key)
+        for number, (client, request) in enumerate(((a, first), (b, second), (a, first)), start=1):
+            bench.expect_won(await client.claim(request), number, "the next attempt of a released run")
+            await client.release(key, request.token)
+        found = [(record.attempt, record.token) for record in await a.history(key.job)]
+        bench.expect(found, [(3, first.token), (2, second.token), (1, first.token)], "the attempts of the history")
+
     async def test_c19_a_running_run_stands_in_the_history(self, arena: Arena) -> None:
         bench = await Bench.of(arena, 2)
         a, b = bench.clients
