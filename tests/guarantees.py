@@ -47,7 +47,7 @@ def page_of(reports: Mapping[str, dict[str, object]]) -> str:
 
 def main() -> int:
     """Run the kit on every target and write the page."""
-    from anarchon_conformance import RunOptions, run
+    from anarchon_conformance import Profile
     from anarchon_conformance.render import json_of, text_of
     from stores.fleet import Fleet
     from targets import TARGETS
@@ -57,7 +57,7 @@ def main() -> int:
         for number, ours in enumerate(TARGETS):
             place = Path(folder) / str(number)
             place.mkdir()
-            report = run(ours.make(fleet, place), RunOptions(seed=20_261_201), tiers=ours.tiers)
+            report = ours.report(fleet, place, Profile.DEFAULT)
             print(text_of(report), flush=True)
             reports[ours.name] = json.loads(json_of(report))
     PAGE.write_text(page_of(reports))

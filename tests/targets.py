@@ -9,7 +9,7 @@ from pathlib import Path
 
 from anarchon.backend import Backend
 from anarchon.memory import MemoryBackend, MemoryStore
-from anarchon_conformance import Target, Tier
+from anarchon_conformance import Profile, Report, RunOptions, Target, Tier, run
 from stores.fleet import Fleet
 from stores.pgbouncer import PgBouncer
 from stores.postgres import Postgres
@@ -19,10 +19,11 @@ from zoo.sqlite import SQLiteTarget, SteppedClock
 
 __all__ = ["TARGETS", "Ours"]
 
+SEED = 20_261_201
 ALL = (Tier.CLAUSES, Tier.DUELS, Tier.PLANS, Tier.CHAOS)
 IN_PROCESS = (Tier.CLAUSES, Tier.DUELS, Tier.PLANS)
 SHORT = (Tier.CLAUSES, Tier.DUELS)
-"""Every server has one target with all tiers; its other ways in are the same code behind another door."""
+"""Every server has one target with all tiers; its other ways in are the same code behind another door. At night all run all."""
 
 
 class MemoryTarget(Target):
@@ -52,7 +53,7 @@ def synced(kind: type[Redis]) -> type[Redis]:
 
 
 class ServerTarget(Target):
-    """A store of our fleet, which may be killed."""
+    """A store of our fleet, which may be killed; `url` may lead to it through something else."""
 
     def __init__(self, server: Server, url: str) -> None:
         self.server = server
@@ -82,6 +83,12 @@ class Ours:
     make: Callable[[Fleet, Path], Target]
     needs: tuple[type[Server], ...] = ()
     tiers: tuple[Tier, ...] = ALL
+    at_night: tuple[Tier, ...] = ALL
+
+    def report(self, fleet: Fleet, folder: Path, profile: Profile, seed: int = SEED) -> Report:
+        """Run the kit on it."""
+        tiers = self.at_night if profile is Profile.NIGHTLY else self.tiers
+        return run(self.make(fleet, folder), RunOptions(seed=seed, profile=profile), tiers=tiers)
 
 
 def _postgres(fleet: Fleet, folder: Path) -> Target:
@@ -90,8 +97,8 @@ def _postgres(fleet: Fleet, folder: Path) -> Target:
 
 
 def _pooled(fleet: Fleet, folder: Path) -> Target:
-    pooler = fleet.adopt(PgBouncer.before(fleet.shared(Postgres)))
-    return ServerTarget(pooler, pooler.url())
+    server = fleet.new(Postgres)
+    return ServerTarget(server, fleet.adopt(PgBouncer.before(server)).url())
 
 
 def _redis(kind: type[Redis], strategy: str) -> Callable[[Fleet, Path], Target]:
@@ -105,7 +112,7 @@ def _redis(kind: type[Redis], strategy: str) -> Callable[[Fleet, Path], Target]:
 _SYNCED: dict[type[Redis], type[Redis]] = {kind: synced(kind) for kind in (Redis70, Redis86, Valkey91, RedisCluster70)}
 
 TARGETS = (
-    Ours("memory", "anarchon-core", lambda fleet, folder: MemoryTarget(), tiers=IN_PROCESS),
+    Ours("memory", "anarchon-core", lambda fleet, folder: MemoryTarget(), tiers=IN_PROCESS, at_night=IN_PROCESS),
     Ours("SQLite", "anarchon-sqlite", lambda fleet, folder: SQLiteTarget(folder / "kit.db")),
     Ours("PostgreSQL 15", "anarchon-postgres", _postgres, (Postgres,)),
     Ours("PostgreSQL 15 through PgBouncer", "anarchon-postgres", _pooled, (Postgres, PgBouncer), SHORT),

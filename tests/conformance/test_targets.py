@@ -6,12 +6,12 @@ import json
 from collections.abc import Callable
 
 import pytest
-from anarchon_conformance import Profile, Report, RunOptions, Tier, run
+from anarchon_conformance import Profile, Report
 from anarchon_conformance.render import failure_text, json_of, text_of
 from guarantees import table_rows
 from stores.fleet import Fleet
 from stores.server import Server
-from targets import ALL, TARGETS, Ours
+from targets import TARGETS, Ours
 
 
 @pytest.fixture(scope="module", params=TARGETS, ids=lambda ours: ours.name.replace(" ", "-"))
@@ -26,15 +26,12 @@ def reported(
     ours: Ours = request.param
     for kind in ours.needs:
         need_store(kind)
-    target = ours.make(fleet, tmp_path_factory.mktemp("kit"))
-    nightly = profile == "nightly"
-    tiers = [tier for tier in ALL if tier in ours.tiers or (nightly and tier is not Tier.CHAOS)]
-    report = run(target, RunOptions(seed=20_261_201, profile=Profile.NIGHTLY if nightly else Profile.DEFAULT), tiers=tiers)
+    report = ours.report(fleet, tmp_path_factory.mktemp("kit"), Profile(profile))
     print(text_of(report))
     return ours, report
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_the_kit_passes(reported: tuple[Ours, Report]) -> None:
     _, report = reported
     assert report.passed, "\n".join([text_of(report), *(failure_text(each, report.target) for each in report.failures)])
