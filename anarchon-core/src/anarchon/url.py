@@ -195,6 +195,6 @@ class BackendUrl:
         for name in self._options:
             if name not in self._asked:
                 near = get_close_matches(name, self._asked, 1)
-                hint = f"did you mean {near[0]!r}?" if near else f"known options: {', '.join(sorted(self._asked)) or 'none'}"
+                hint = f"did you mean {near[0]!r}?" if near else f"known options: {', '.join(sorted(set(self._asked))) or 'none'}"
                 msg = f"{self}: unknown option {name!r}; {hint}"
                 raise UrlError(msg)
