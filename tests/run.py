@@ -31,6 +31,8 @@ PARTS = ("lint", "test", "bench", "setup")
 INSTALL_LIMIT_S = 1200
 LINT_LIMIT_S = 600
 PYTEST_LIMIT_S = 75 * 60
+SHARED_OUT = ("-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder")
+"""Two workers, since much of a test's time is waiting; not more, since the races need the cores. Undone by `-n0`."""
 LEFT_OUT = {".git", ".stores", ".venv", ".venv-tests", "build", "dist", "__pycache__", "node_modules"}
 
 
@@ -220,7 +222,7 @@ def main(arguments: list[str]) -> int:
         print(f"tests/run: failed already: {', '.join(report.failed)} (see above)", flush=True)
     code = 0
     if part in {"", "test"}:
-        code = pytest(arguments)
+        code = pytest([*SHARED_OUT, *arguments])
     elif part == "bench":
         code = pytest(["-s", "-o", "python_files=bench_*.py", *(arguments or ["tests/bench"])])
     if report.failed:

@@ -5,12 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from enum import StrEnum
+from pathlib import Path
 
 import pytest
 
 from stores.fleet import Fleet
 from stores.mariadb import MariaDB
 from stores.server import Server
+
+LONG = ("tests/conformance/", "tests/complaints/", "tests/processes", "anarchon-core/tests/simulation/", "tests/packaging/")
+"""What takes longest comes first: at the end no worker is left alone with it."""
+TOGETHER = ("tests/packaging/",)
+"""Folders whose files share what is costly to make."""
 
 
 class Profile(StrEnum):
@@ -36,13 +42,28 @@ def pytest_report_header(config: pytest.Config) -> str:
     return f"anarchon: profile {config.getoption('--profile')}, stores {stores}"
 
 
+@pytest.hookimpl(tryfirst=True)  # the workers of pytest-xdist read the groups at the same point
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    root = config.rootpath
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(group_of(item, root)))
+    items.sort(key=lambda item: not item.path.relative_to(root).as_posix().startswith(LONG))
     if config.getoption("--profile") == Profile.NIGHTLY:
         return
     nightly = [item for item in items if item.get_closest_marker("nightly")]
     if nightly:
         config.hook.pytest_deselected(items=nightly)
         items[:] = [item for item in items if item not in nightly]
+
+
+def group_of(item: pytest.Item, root: Path) -> str:
+    """Return what of the tests stays together on one worker, since it shares costly fixtures: a file, mostly."""
+    place = item.path.relative_to(root).as_posix()
+    apart = item.get_closest_marker("apart")
+    if apart is not None:
+        callspec = getattr(item, "callspec", None)
+        return f"{place}-{callspec.id}" if callspec is not None else place
+    return next((folder for folder in TOGETHER if place.startswith(folder)), place)
 
 
 @pytest.fixture(scope="session")
