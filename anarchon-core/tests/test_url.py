@@ -47,3 +47,9 @@ def test_options_are_typed_and_unknown_ones_named() -> None:
         url.done()
     with pytest.raises(UrlError, match="write one of b, c"):
         url.text("kind", "b", choices=("b", "c"))
+
+
+def test_several_hosts_are_left_to_the_backend() -> None:
+    url = BackendUrl("acme://me:s3cret@one:1,[::1]:2?x=1")
+    assert (url.port, url.netloc, str(url)) == (None, "me:s3cret@one:1,[::1]:2", "acme://me:***@one:1,[::1]:2?x=1")
+    assert BackendUrl("acme://me:a,b@one:1").port == 1

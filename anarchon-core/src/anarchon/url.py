@@ -57,7 +57,7 @@ class BackendUrl:
             raise UrlError(msg)
         try:
             self._parts = urlsplit(self.raw)
-            _ = self._parts.port
+            _ = self.port
             pairs = parse_qsl(self._parts.query, keep_blank_values=True, strict_parsing=bool(self._parts.query))
         except ValueError:  # its text may quote the password
             hint = "check host and port, and write special characters of a name or password as %40 (@), %23 (#), %2F (/)"
@@ -93,8 +93,8 @@ class BackendUrl:
 
     @property
     def port(self) -> int | None:
-        """The port, or None."""
-        return self._parts.port
+        """The port, or None; None also where several hosts are named: their backend reads `netloc` itself."""
+        return None if "," in self._parts.netloc.rpartition("@")[2] else self._parts.port
 
     @property
     def username(self) -> str | None:
