@@ -1,0 +1,176 @@
+"""What one key of the bucket holds of a job: its live runs, the last that ended, and where the older ones are (C6, C19)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from anarchon.errors import StoreDamaged
+from anarchon.types import RunKey, RunRecord, RunStatus, RunView
+
+from anarchon_nats.names import run_of
+
+__all__ = ["Chunk", "JobState", "Packed", "Run", "pack_runs", "records_of", "runs_from"]
+
+VERSION = 1
+Packed = list[Any]
+"""A run as it is written: slot, space, status, attempt, uncounted, token, finisher, end, instance, records."""
+
+
+@dataclass(slots=True)
+class Run:
+    """One run and the records of its attempts: attempt, token, instance, status, claimed, finished, error."""
+
+    key: RunKey
+    status: RunStatus
+    attempt: int
+    uncounted: int
+    token: str | None
+    finisher: str | None
+    end_ms: int
+    instance: str
+    records: list[Packed] = field(default_factory=list)
+
+    @classmethod
+    def unpack(cls, job: str, packed: Packed) -> Run:
+        """Read a run as it is written."""
+        slot_ms, space, status, attempt, uncounted, token, finisher, end_ms, instance, records = packed
+        key = RunKey(job, int(slot_ms), str(space))
+        return cls(key, RunStatus(status), int(attempt), int(uncounted), token, finisher, int(end_ms), instance, records)
+
+    def pack(self) -> Packed:
+        """Return the run as it is written."""
+        return [
+            *(self.key.slot_ms, self.key.space, str(self.status), self.attempt, self.uncounted),
+            *(self.token, self.finisher, self.end_ms, self.instance, self.records),
+        ]
+
+    def alive(self, now_ms: int) -> bool:
+        """Whether the lease or the release delay holds: C11 says a lease that ends now is alive, C16 that a delay is not."""
+        return now_ms < self.end_ms or (self.status is RunStatus.RUNNING and now_ms == self.end_ms)
+
+    def close(self, status: RunStatus, now_ms: int, error: str | None = None) -> None:
+        """End the record of the attempt."""
+        record = self.records[-1]
+        record[3], record[5], record[6] = str(status), max(now_ms, record[4]), error
+
+    def view(self, now_ms: int) -> RunView:
+        """Return the run as a backup sees it (C17)."""
+        left_ms = self.end_ms - now_ms
+        left_ms = max(1, left_ms) if self.alive(now_ms) else min(0, left_ms)
+        return RunView(self.key, self.status, self.attempt, self.instance, left_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Where ended runs lie that the key no longer holds: the name of their message, their slots, how many."""
+
+    name: str
+    low_ms: int
+    high_ms: int
+    count: int
+
+    def may_hold(self, slot_ms: int) -> bool:
+        """Whether a run of this slot can be there."""
+        return self.low_ms <= slot_ms <= self.high_ms
+
+
+@dataclass(slots=True)
+class JobState:
+    """One job. Runs that ended stay packed until somebody asks for one."""
+
+    job: str
+    first_ms: int
+    info: str = ""
+    paused_ms: int | None = None
+    resumed_ms: int | None = None
+    floor_ms: int | None = None
+    live: dict[str, Run] = field(default_factory=dict)
+    final: dict[str, Packed] = field(default_factory=dict)
+    chunks: list[Chunk] = field(default_factory=list)
+
+    @classmethod
+    def unpack(cls, data: bytes) -> JobState:
+        """Read a job as it is written.
+
+        Raises:
+            StoreDamaged: somebody else wrote there.
+        """
+        try:
+            told = json.loads(data)
+            if told["v"] != VERSION:
+                msg = (
+                    f"a job is written in version {told['v']} of its form, this instance knows {VERSION}: upgrade every instance"
+                )
+                raise StoreDamaged(msg)
+            job = str(told["job"])
+            live = [Run.unpack(job, packed) for packed in told["live"]]
+            final = {run_of(RunKey(job, packed[0], packed[1])): packed for packed in told["final"]}
+            chunks = [Chunk(*words) for words in told["chunks"]]
+            dates = (told["paused"], told["resumed"], told["floor"])
+            return cls(job, told["first"], told["info"], *dates, {run_of(run.key): run for run in live}, final, chunks)
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            msg = f"a key of the bucket holds no job of anarchon but {data[:60]!r}: use another prefix"
+            raise StoreDamaged(msg) from error
+
+    def pack(self) -> bytes:
+        """Return the job as it is written."""
+        told = {
+            "v": VERSION,
+            "job": self.job,
+            "first": self.first_ms,
+            "info": self.info,
+            "paused": self.paused_ms,
+            "resumed": self.resumed_ms,
+            "floor": self.floor_ms,
+            "live": [run.pack() for run in self.live.values()],
+            "final": list(self.final.values()),
+            "chunks": [[chunk.name, chunk.low_ms, chunk.high_ms, chunk.count] for chunk in self.chunks],
+        }
+        return json.dumps(told, separators=(",", ":")).encode()
+
+    def get(self, key: RunKey) -> Run | None:
+        """Return a run that the key holds."""
+        name = run_of(key)
+        packed = self.final.get(name)
+        return self.live.get(name) if packed is None else Run.unpack(self.job, packed)
+
+    def elsewhere(self, key: RunKey) -> list[Chunk]:
+        """Return where a run may lie that the key does not hold."""
+        if run_of(key) in self.live or run_of(key) in self.final:
+            return []
+        return [chunk for chunk in self.chunks if chunk.may_hold(key.slot_ms)]
+
+    def end(self, run: Run) -> None:
+        """Move a run to those that ended."""
+        name = run_of(run.key)
+        self.live.pop(name, None)
+        self.final[name] = run.pack()
+
+
+def pack_runs(runs: list[Packed]) -> bytes:
+    """Return the message of a chunk."""
+    return json.dumps(runs, separators=(",", ":")).encode()
+
+
+def runs_from(job: str, data: bytes) -> list[Run]:
+    """Read the message of a chunk.
+
+    Raises:
+        StoreDamaged: somebody else wrote there.
+    """
+    try:
+        return [Run.unpack(job, packed) for packed in json.loads(data)]
+    except (ValueError, TypeError) as error:
+        msg = f"a part of the history of job {job!r} cannot be read: it holds {data[:60]!r}"
+        raise StoreDamaged(msg) from error
+
+
+def records_of(run: Run) -> list[RunRecord]:
+    """Return the history of a run, one record an attempt (C19)."""
+    key = run.key
+    return [
+        RunRecord(key.job, key.slot_ms, key.space, attempt, token, instance, RunStatus(status), claimed_ms, finished_ms, error)
+        for attempt, token, instance, status, claimed_ms, finished_ms, error in run.records
+    ]

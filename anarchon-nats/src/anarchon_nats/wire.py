@@ -1,0 +1,227 @@
+"""One connection: requests and their replies, and what the server says about those that it will not answer."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import re
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+from nats import errors as driver
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from anarchon_nats.failures import FAILURES, ApiError, NoResponder
+from anarchon_nats.options import Address
+
+__all__ = ["Denied", "Wire", "connect"]
+
+CLOSE_MS: Final = 1_000
+CONNECT_MS: Final = 1_500
+STREAMED_MOST: Final = 1_000_000
+IDLE_NS: Final = 5 * 10**9
+_DENIED: Final = re.compile(r'(?i)permissions violation for (?:publish|subscription) to "([^"]+)"')
+
+
+class Denied(driver.Error):
+    """The server does not let this user use a subject."""
+
+
+class Wire:
+    """A connection with an inbox of its own for replies; the driver's would wait for a reply that can no longer come."""
+
+    def __init__(self, client: Client, *, own: bool) -> None:
+        self._client = client
+        self._own = own
+        self._inbox = ""
+        self._numbers = itertools.count()
+        self._waiting: dict[str, tuple[asyncio.Future[Msg], str]] = {}
+        self._streams: set[asyncio.Queue[Msg | Exception]] = set()
+        self._subscription: Any = None
+        self._lost: Exception | None = None
+
+    @property
+    def usable(self) -> bool:
+        """Whether a request can be sent. A lent connection sees to its own reconnection."""
+        return self._lost is None and (not self._own or self._client.is_connected)
+
+    @property
+    def version(self) -> str:
+        """The server's version."""
+        return str(getattr(self._client, "_server_info", {}).get("version", ""))
+
+    @property
+    def promises_jetstream(self) -> bool:
+        """Whether the server said at the start of the connection that it has JetStream."""
+        return bool(getattr(self._client, "_server_info", {}).get("jetstream"))
+
+    async def start(self) -> None:
+        """Subscribe to the inbox."""
+        self._inbox = self._client.new_inbox()
+        self._subscription = await self._client.subscribe(f"{self._inbox}.*", cb=self._arrived)
+
+    # -- one request
+
+    async def ask(self, subject: str, payload: bytes = b"", headers: Mapping[str, str] | None = None) -> Msg:
+        """Send one request and return its reply; the caller limits the time.
+
+        Raises:
+            Error: nobody serves the subject, or the connection broke: the request may have been carried out.
+        """
+        if self._lost is not None:
+            raise self._lost
+        number = f"{next(self._numbers):x}"
+        future: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = (future, subject)
+        try:
+            reply = f"{self._inbox}.{number}"
+            await self._client.publish(subject, payload, reply=reply, headers=None if headers is None else dict(headers))
+            message = await future
+        finally:
+            del self._waiting[number]
+        if message.headers is not None and not message.data and message.headers.get("Status") == "503":
+            raise NoResponder(subject)
+        return message
+
+    async def json(self, subject: str, payload: bytes = b"", headers: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """Send one request whose reply is JSON.
+
+        Raises:
+            ApiError: the reply is a refusal.
+        """
+        message = await self.ask(subject, payload, headers)
+        try:
+            told = json.loads(message.data)
+        except ValueError:
+            told = None
+        if not isinstance(told, dict):
+            msg = f"{subject} answered {message.data[:80]!r}"
+            raise driver.Error(msg)
+        error = told.get("error")
+        if error:
+            text = str(error.get("description", "refused"))
+            raise ApiError(int(error.get("code", 0)), int(error.get("err_code", 0)), text)
+        return told
+
+    async def stored(self, stream: str, config: Mapping[str, object]) -> AsyncIterator[Msg]:
+        """Give what a stream holds now, through a consumer that lives as long as this takes."""
+        queue: asyncio.Queue[Msg | Exception] = asyncio.Queue()
+        # A consumer's messages keep the subjects under which they were stored: only a subscription tells them apart.
+        inbox = self._client.new_inbox()
+        base = {"deliver_subject": inbox, "ack_policy": "none", "replay_policy": "instant"}
+        asked = {"stream_name": stream, "config": {**base, "inactive_threshold": IDLE_NS, "mem_storage": True, **config}}
+        subscription = await self._client.subscribe(inbox, cb=queue.put)
+        self._streams.add(queue)
+        made: dict[str, Any] | None = None
+        try:
+            made = await self.json(f"$JS.API.CONSUMER.CREATE.{stream}", json.dumps(asked).encode())
+            left = int(made.get("num_pending", 0))
+            for _ in range(STREAMED_MOST):
+                if left == 0:
+                    break
+                message = await queue.get()
+                if isinstance(message, Exception):
+                    raise message
+                left = int(message.reply.rsplit(".", 1)[-1])
+                yield message
+        finally:
+            self._streams.discard(queue)
+            if self.usable:
+                # Not waited for: the server forgets an idle consumer by itself.
+                with suppress(*FAILURES):
+                    await subscription.unsubscribe()
+                    if made is not None:
+                        await self._client.publish(f"$JS.API.CONSUMER.DELETE.{stream}.{made['name']}", b"")
+
+    async def _arrived(self, message: Msg) -> None:
+        number = message.subject.rpartition(".")[2]
+        known = self._waiting.get(number)
+        if known is not None and not known[0].done():
+            known[0].set_result(message)
+
+    # -- what goes wrong
+
+    async def complain(self, error: Exception) -> None:
+        """Take what the driver reports by the way; a refused subject fails the requests that wait for it."""
+        found = _DENIED.search(str(error))
+        if found is None:
+            return
+        for future, subject in self._waiting.values():
+            if not future.done() and (subject == found[1] or found[1].startswith(self._inbox)):
+                future.set_exception(Denied(f"it may not use {found[1]}"))
+
+    async def broken(self) -> None:
+        """Fail everything that waits: the connection is gone."""
+        self.fail(driver.ConnectionClosedError())
+
+    def fail(self, error: Exception) -> None:
+        """Let nothing wait any longer, and nothing more be sent."""
+        self._lost = self._lost or error
+        for future, _ in self._waiting.values():
+            if not future.done():
+                future.set_exception(error)
+        for queue in self._streams:
+            queue.put_nowait(error)
+
+    async def close(self) -> None:
+        """Close an own connection; give a lent one its inbox back and leave it as it is (C24)."""
+        self.fail(driver.ConnectionClosedError())
+        with suppress(TimeoutError, *FAILURES):
+            async with asyncio.timeout(CLOSE_MS / 1000):
+                if self._own:
+                    await self._client.close()
+                elif self._subscription is not None and self._client.is_connected:
+                    await self._subscription.unsubscribe()
+        self._subscription = None
+
+
+async def connect(address: Address, place: int) -> Wire:
+    """Connect to one of the servers.
+
+    Raises:
+        Error: it cannot be reached, or does not take this user.
+    """
+    client = Client()
+    wire = Wire(client, own=True)
+    said: list[Exception] = []
+
+    async def complain(error: Exception) -> None:
+        said[:] = [error]
+        await wire.complain(error)
+
+    host, port = address.servers[place]
+    shown = f"[{host}]" if ":" in host else host
+    # A user without a password is a token.
+    token = address.username if address.password is None else None
+    try:
+        async with asyncio.timeout(CONNECT_MS / 1000):
+            await client.connect(
+                servers=[f"{'tls' if address.tls else 'nats'}://{shown}:{port}"],
+                name="anarchon",
+                user=None if token else address.username,
+                password=address.password,
+                token=token,
+                tls=ssl.create_default_context() if address.tls else None,
+                allow_reconnect=False,
+                connect_timeout=5,
+                reconnect_time_wait=0,
+                max_reconnect_attempts=1,
+                error_cb=complain,
+                closed_cb=wire.broken,
+            )
+            await wire.start()
+    except BaseException as error:
+        with suppress(TimeoutError, *FAILURES):
+            async with asyncio.timeout(CLOSE_MS / 1000):
+                await client.close()
+        if isinstance(error, driver.NoServersError) and said:
+            raise said[0] from error
+        if isinstance(error, TimeoutError):
+            msg = f"no answer within {CONNECT_MS / 1000:g} s"
+            raise driver.Error(msg) from error
+        raise
+    return wire
