@@ -13,6 +13,7 @@ from anarchon_conformance import Profile, Report, RunOptions, Target, Tier, run
 from stores.fleet import Fleet
 from stores.pgbouncer import PgBouncer
 from stores.postgres import Postgres
+from stores.rabbitmq import RabbitMQ, RabbitMQ40, RabbitMQ310
 from stores.redis import Redis, Redis70, Redis86, RedisCluster70, Valkey91
 from stores.server import Server
 from zoo.sqlite import SQLiteTarget, SteppedClock
@@ -109,6 +110,28 @@ def _redis(kind: type[Redis], strategy: str) -> Callable[[Fleet, Path], Target]:
     return make
 
 
+class RabbitMQTarget(ServerTarget):
+    """A RabbitMQ broker: each side sends an empty frame now and then."""
+
+    def ungated(self, chunk: bytes) -> bool:
+        return chunk == b"\x08\x00\x00\x00\x00\x00\x00\xce"
+
+
+class ShelteredRabbitMQ(RabbitMQTarget):
+    """The same broker, which is killed under the other strategy only: each of its starts takes seconds."""
+
+    def offers(self, name: str) -> bool:
+        return name not in {"kill_store", "restart_store"} and super().offers(name)
+
+
+def _rabbitmq(kind: type[RabbitMQ], strategy: str, how: type[RabbitMQTarget] = RabbitMQTarget) -> Callable[[Fleet, Path], Target]:
+    def make(fleet: Fleet, folder: Path) -> Target:
+        server = fleet.shared(kind)
+        return how(server, server.url(options={"strategy": strategy, "prefix": f"kit-{strategy}."}))
+
+    return make
+
+
 _SYNCED: dict[type[Redis], type[Redis]] = {kind: synced(kind) for kind in (Redis70, Redis86, Valkey91, RedisCluster70)}
 
 TARGETS = (
@@ -121,5 +144,9 @@ TARGETS = (
     Ours("Redis 7.0 script", "anarchon-redis", _redis(Redis70, "script"), (Redis70,), SHORT),
     Ours("Redis 8.6 idmp", "anarchon-redis", _redis(Redis86, "idmp"), (Redis86,), SHORT),
     Ours("Valkey 9.1 lease", "anarchon-redis", _redis(Valkey91, "lease"), (Valkey91,), SHORT),
+    Ours("RabbitMQ 3.10 token", "anarchon-rabbitmq", _rabbitmq(RabbitMQ310, "token", ShelteredRabbitMQ), (RabbitMQ310,), SHORT),
+    Ours("RabbitMQ 3.10 gate", "anarchon-rabbitmq", _rabbitmq(RabbitMQ310, "gate"), (RabbitMQ310,), SHORT),
+    Ours("RabbitMQ 4.0 token", "anarchon-rabbitmq", _rabbitmq(RabbitMQ40, "token"), (RabbitMQ40,)),
+    Ours("RabbitMQ 4.0 gate", "anarchon-rabbitmq", _rabbitmq(RabbitMQ40, "gate", ShelteredRabbitMQ), (RabbitMQ40,), SHORT),
     Ours("Redis 7.0 cluster lease", "anarchon-redis", _redis(RedisCluster70, "lease"), (RedisCluster70,), (Tier.CLAUSES,)),
 )
