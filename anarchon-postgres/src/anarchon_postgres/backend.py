@@ -25,6 +25,7 @@ from anarchon.types import (
 from anarchon.url import BackendUrl
 
 from anarchon_postgres.advice import FAILOVER, advice
+from anarchon_postgres.borrowed import BorrowedConnection, BorrowedPool
 from anarchon_postgres.calls import Calls, Ready
 from anarchon_postgres.claims import Claims
 from anarchon_postgres.codec import (
@@ -35,7 +36,7 @@ from anarchon_postgres.codec import (
     result_values,
     view_of,
 )
-from anarchon_postgres.lanes import BorrowedConnection, BorrowedPool, Connection, Lanes, OwnLanes, fetch
+from anarchon_postgres.lanes import Connection, Lanes, OwnLanes, fetch
 from anarchon_postgres.options import CALL_TIMEOUT_MS, CONNECTIONS, TABLE, make_options, options_from_url
 from anarchon_postgres.schema import Names
 from anarchon_postgres.store import Facts, look

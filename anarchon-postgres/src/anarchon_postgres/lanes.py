@@ -1,4 +1,4 @@
-"""Where a call gets its connection: our own, made at need, or one that the application lent us.
+"""Where a call gets its connection: what every source keeps to, and our own connections, made at need.
 
 A connection is never waited for, asked or closed beyond the call's limit: when the limit comes its socket is shut down,
 and whatever waits on it fails at once (C23). Own connections are dropped at the first doubt; nothing runs in the
@@ -14,7 +14,7 @@ import socket
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
 import psycopg
@@ -28,10 +28,7 @@ from psycopg.waiting import wait_async
 from anarchon_postgres.failures import explain, explain_connect, is_broken, refuses_options
 from anarchon_postgres.options import Options
 
-if TYPE_CHECKING:
-    from psycopg_pool import AsyncConnectionPool
-
-__all__ = ["BorrowedConnection", "BorrowedPool", "Connection", "Lanes", "OwnConnection", "OwnLanes", "cut", "drop", "fetch"]
+__all__ = ["Connection", "Lanes", "OwnConnection", "OwnLanes", "cut", "drop", "fetch", "is_stale"]
 
 Connection: TypeAlias = AsyncConnection[Any]
 T = TypeVar("T")
@@ -39,8 +36,9 @@ T = TypeVar("T")
 KEEPALIVE_IDLE_S = 5
 KEEPALIVE_INTERVAL_S = 2
 KEEPALIVE_COUNT = 3
-STALE_MOST = 64
-"""The most dead connections that one call throws out of a borrowed pool before it gives up."""
+GROW_AFTER_MS = 25
+"""How long a call waits for one of the connections there are before it makes another, which costs more than many calls."""
+GROW_SLOW_MS = 250
 
 
 class OwnConnection(AsyncConnection[Any]):
@@ -77,7 +75,7 @@ def cut(connection: Connection) -> None:
         end.shutdown(socket.SHUT_RDWR)
 
 
-def _stale(connection: Connection) -> bool:
+def is_stale(connection: Connection) -> bool:
     """Whether an idle connection was closed from the other side: something to read means its end, or a farewell."""
     try:
         poll = select.poll()
@@ -154,10 +152,14 @@ class OwnLanes(Lanes):
         self._blocks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
         self._plain = False
         self._open = False
+        self._busy = 0
+        self._growing_since_s: float | None = None
+        self._moved = asyncio.Event()
         self._places = asyncio.Semaphore(options.max_connections)
 
     def begin(self) -> None:
         self._places = asyncio.Semaphore(self.options.max_connections)
+        self._moved = asyncio.Event()
         self._open = True
 
     async def take(self, end_s: float) -> Connection:
@@ -170,22 +172,55 @@ class OwnLanes(Lanes):
             msg = f"{self.place}: all {self.options.max_connections} connections were busy until the call's limit: raise max"
             raise BackendTimeout(msg) from None
         try:
-            while self._idle:
-                connection = self._idle.pop()
-                if not _stale(connection):
-                    return connection
-                drop(connection)
-            return await self._connect(end_s)
+            connection = self._lively() or await self._free_or_new(end_s)
         except BaseException:
             self._places.release()
             raise
+        self._busy += 1
+        return connection
+
+    def _lively(self) -> Connection | None:
+        """Return an idle connection whose other side is there."""
+        while self._idle:
+            connection = self._idle.pop()
+            if not is_stale(connection):
+                return connection
+            drop(connection)
+        return None
+
+    async def _free_or_new(self, end_s: float) -> Connection:
+        """Return a connection that becomes free soon, or a new one: a thousand calls at once must not make sixteen."""
+        loop = asyncio.get_running_loop()
+        grow_s = loop.time() + GROW_AFTER_MS / 1000
+        while self._busy or self._growing_since_s is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(min(grow_s, end_s)):
+                    await self._moved.wait()
+            connection = self._lively()
+            if connection is not None:
+                return connection
+            now_s = loop.time()
+            if now_s < min(grow_s, end_s):
+                continue
+            # One is made at a time, unless the server lets it wait.
+            if self._growing_since_s is None or now_s - self._growing_since_s > GROW_SLOW_MS / 1000 or now_s >= end_s:
+                break
+            grow_s = now_s + GROW_AFTER_MS / 1000
+        self._growing_since_s = loop.time()
+        try:
+            return await self._connect(end_s)
+        finally:
+            self._growing_since_s = None
 
     async def give(self, connection: Connection) -> None:
+        self._busy -= 1
         self._places.release()
         if self._open and connection.pgconn.transaction_status == TransactionStatus.IDLE:
             self._idle.append(connection)
         else:
             drop(connection)
+        self._moved.set()
+        self._moved.clear()
 
     def doubt(self, connection: Connection) -> None:
         drop(connection)
@@ -263,108 +298,3 @@ class OwnLanes(Lanes):
             known["options"] = settings
         # No prepared statements: behind a pooler each transaction may meet another server process.
         return await OwnConnection.connect(autocommit=True, prepare_threshold=None, **known)
-
-
-class BorrowedConnection(Lanes):
-    """One connection of the application: calls take turns on it."""
-
-    def __init__(self, options: Options, connection: Connection) -> None:
-        super().__init__(options, "the borrowed PostgreSQL connection")
-        self._connection = connection
-        self._turn = asyncio.Lock()
-
-    def begin(self) -> None:
-        self._turn = asyncio.Lock()
-
-    async def take(self, end_s: float) -> Connection:
-        try:
-            async with asyncio.timeout_at(end_s):
-                await self._turn.acquire()
-        except TimeoutError:
-            raise BackendTimeout(f"{self.place} was busy until the call's limit") from None
-        connection = self._connection
-        if connection.closed:
-            self._turn.release()
-            raise BackendUnavailable(f"{self.place} is closed: lend an open one, or a pool")
-        if not connection.autocommit or connection.pgconn.transaction_status != TransactionStatus.IDLE:
-            self._turn.release()
-            raise BackendUnavailable(f"{self.place} is inside a transaction: set autocommit, and use it for nothing else")
-        return connection
-
-    async def give(self, connection: Connection) -> None:
-        try:
-            if connection.pgconn.transaction_status not in {TransactionStatus.IDLE, TransactionStatus.UNKNOWN}:
-                await connection.rollback()
-        except psycopg.Error:
-            cut(connection)
-        finally:
-            self._turn.release()
-
-    async def close(self) -> None:
-        """Leave the connection open: it is not ours (C24)."""
-
-    def block(self) -> AbstractAsyncContextManager[Connection]:
-        """Refuse.
-
-        Raises:
-            BackendUnavailable: always; the calls of the backend would wait for the block.
-        """
-        msg = "a transaction block needs a connection of its own: give the backend a URL or a pool, or use finish_in"
-        raise BackendUnavailable(msg)
-
-
-class BorrowedPool(Lanes):
-    """A pool of the application; each call borrows one of its connections."""
-
-    def __init__(self, options: Options, pool: AsyncConnectionPool[Any]) -> None:
-        super().__init__(options, "PostgreSQL behind the borrowed pool")
-        self._pool = pool
-        self._manual: set[Connection] = set()
-
-    def begin(self) -> None:
-        """The pool belongs to a loop already."""
-
-    async def take(self, end_s: float) -> Connection:
-        for _ in range(STALE_MOST):
-            left_s = end_s - asyncio.get_running_loop().time()
-            try:
-                connection: Connection = await self._pool.getconn(timeout=max(0.001, left_s))
-            except psycopg.OperationalError as error:  # PoolTimeout, PoolClosed, TooManyRequests among them
-                raise BackendUnavailable(f"{self.place}: {type(error).__name__}: {error}") from error
-            if _stale(connection):
-                drop(connection)
-                await self._pool.putconn(connection)
-                continue
-            if not connection.autocommit:
-                await connection.set_autocommit(True)  # tells nothing to the server
-                self._manual.add(connection)
-            return connection
-        raise BackendUnavailable(f"{self.place}: {STALE_MOST} of its connections were dead")
-
-    async def give(self, connection: Connection) -> None:
-        try:
-            status = connection.pgconn.transaction_status
-            if status == TransactionStatus.ACTIVE:
-                drop(connection)
-            elif status in {TransactionStatus.INTRANS, TransactionStatus.INERROR}:
-                await connection.rollback()
-            if connection in self._manual and not connection.closed:
-                await connection.set_autocommit(False)
-        except psycopg.Error:
-            drop(connection)
-        finally:
-            self._manual.discard(connection)
-            await self._pool.putconn(connection)
-
-    async def close(self) -> None:
-        """Leave the pool open: it is not ours (C24)."""
-
-    @asynccontextmanager
-    async def block(self) -> AsyncIterator[Connection]:
-        """Borrow one for a block, on the pool's loop."""
-        loop = asyncio.get_running_loop()
-        connection = await self.take(loop.time() + self.options.limit_ms / 1000)
-        try:
-            yield connection
-        finally:
-            await self.give(connection)
