@@ -106,8 +106,10 @@ class NatsBase(Backend):
             raise
 
     async def _open(self) -> None:
+        await self._link.api("INFO")
+        await refuse_rivals(self._link, self._names)  # before a stream is made …
         found = await ensure(self._link, self._names, self._options)
-        await refuse_rivals(self._link, self._names)
+        await refuse_rivals(self._link, self._names)  # … and after: another instance may have begun at the same moment
         self._found = found
         self._clock = StoreClock(self._link, found.name, self._names.clock)
         limits = self._limits(found.remembers_ms(self.strategy))

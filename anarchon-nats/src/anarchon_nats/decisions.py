@@ -165,8 +165,9 @@ def finish(
 
 def pause(job: JobState | None, name: str, *, paused: bool, now_ms: int) -> tuple[None, JobState | None]:
     """Pause or resume a job; it need not have run yet (C10)."""
+    known = job is not None
     job = job or JobState(name, now_ms)
     if paused == (job.paused_ms is not None):
-        return None, None
+        return None, None if known else job
     job.paused_ms, job.resumed_ms = (now_ms, job.resumed_ms) if paused else (None, now_ms)
     return None, job

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from abc import abstractmethod
 from collections import OrderedDict
@@ -9,14 +10,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from anarchon.errors import BackendError, StoreDamaged
+from anarchon.errors import BackendError, StoreDamaged, StoreSetupError
 from anarchon.types import Claim, ClaimRequest, Limits, Outcome, RunKey, RunRecord, RunResult, RunStatus
+from nats.aio.client import Client
 
 from anarchon_nats.base import NatsBase
 from anarchon_nats.failures import FAILURES
 from anarchon_nats.link import Stored, together
 from anarchon_nats.names import plain
-from anarchon_nats.options import Strategy
+from anarchon_nats.options import Address, Options, Strategy
 
 __all__ = ["NatsCasBackend", "NatsMsgIdBackend"]
 
@@ -34,11 +36,10 @@ class FirstBackend(NatsBase):
     def _limits(self, remembers_ms: int | None) -> Limits:
         return Limits(remembers_ms=remembers_ms, store_clock=False, history_ttl=False)
 
-    @property
-    def _held(self) -> OrderedDict[tuple[RunKey, str], int]:
-        """The claims that this process won and has not finished, with their sequences."""
-        held: OrderedDict[tuple[RunKey, str], int] = self.__dict__.setdefault("_held_claims", OrderedDict())
-        return held
+    def _set_up(self, where: Address | Client, options: Options, home: asyncio.AbstractEventLoop | None) -> None:
+        super()._set_up(where, options, home)
+        # The claims that this process won and has not finished, with their sequences.
+        self._held: OrderedDict[tuple[RunKey, str], int] = OrderedDict()
 
     def _hold(self, request: ClaimRequest, sequence: int) -> None:
         self._held[request.key, request.token] = sequence
@@ -64,8 +65,20 @@ class FirstBackend(NatsBase):
 
     async def _claim(self, request: ClaimRequest) -> Claim:
         self._token(request.token)
+        self._refuse_short_memory(request)
         claim = await self._decide(request)
         return Claim(claim.outcome, claim.attempt, await self._told_ms(), winner=claim.winner)
+
+    def _refuse_short_memory(self, request: ClaimRequest) -> None:
+        """Refuse a job that was added for a longer memory than the stream that was found has (C6, K10)."""
+        remembers_ms = self.limits.remembers_ms
+        if remembers_ms is not None and request.keep_ms >= remembers_ms:
+            late_s, stream_s = request.keep_ms / 1000, remembers_ms / 1000
+            msg = (
+                f"job {request.key.job!r} can be claimed up to {late_s:g} s late, but the stream {self._found.name} remembers "
+                f"a claim for {stream_s:g} s: shorten max_late, or give the stream a longer memory"
+            )
+            raise StoreSetupError(msg)
 
     @abstractmethod
     async def _decide(self, request: ClaimRequest) -> Claim:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ from typing import Final, TypeVar
 from anarchon.backend import LeaseBackend
 from anarchon.errors import BackendError, StoreDamaged
 from anarchon.types import Claim, ClaimRequest, JobView, Limits, Outcome, RunKey, RunRecord, RunResult, RunView
+from nats.aio.client import Client
 
 from anarchon_nats import decisions
 from anarchon_nats.base import NatsBase
@@ -19,7 +21,7 @@ from anarchon_nats.failures import FAILURES
 from anarchon_nats.first import by_slot
 from anarchon_nats.jobstate import Chunk, JobState, Run, pack_runs, records_of, runs_from
 from anarchon_nats.link import Stored, both, together
-from anarchon_nats.options import Strategy
+from anarchon_nats.options import Address, Options, Strategy
 from anarchon_nats.times import Reading
 
 __all__ = ["NatsLeaseBackend"]
@@ -55,11 +57,10 @@ class NatsLeaseBackend(NatsBase, LeaseBackend):
     def _limits(self, remembers_ms: int | None) -> Limits:
         return Limits(remembers_ms=remembers_ms)
 
-    @property
-    def _known(self) -> OrderedDict[str, Stored]:
-        """What this process wrote last of a job; only ever tried, because the server compares the sequence."""
-        known: OrderedDict[str, Stored] = self.__dict__.setdefault("_known_jobs", OrderedDict())
-        return known
+    def _set_up(self, where: Address | Client, options: Options, home: asyncio.AbstractEventLoop | None) -> None:
+        super()._set_up(where, options, home)
+        # What this process wrote last of a job; only ever tried, because the server compares the sequence.
+        self._known: OrderedDict[str, Stored] = OrderedDict()
 
     # -- one step
 
@@ -78,6 +79,7 @@ class NatsLeaseBackend(NatsBase, LeaseBackend):
             elif reading is None:
                 reading = await self._clock.now()
             job = _job_of(stored, step.job)
+            chunks = {chunk.name for chunk in job.chunks} if job else set()
             archived = await self._archived(job, step.key)
             answer, changed = decide(job, reading.least_ms(), archived)
             if changed is None and tried:
@@ -88,7 +90,7 @@ class NatsLeaseBackend(NatsBase, LeaseBackend):
                     reading, stored = await self._clock.read(), None
                     continue
                 return answer
-            if await self._write(step.job, changed, stored):
+            if await self._write(changed, stored, chunks):
                 return answer
             stored = None
         msg = (
@@ -112,20 +114,19 @@ class NatsLeaseBackend(NatsBase, LeaseBackend):
         inexact_ms = reading.most_ms() - reading.least_ms()
         return answer.outcome in HINGES and left_ms is not None and left_ms <= inexact_ms and reading.age_ms > inexact_ms
 
-    async def _write(self, name: str, job: JobState, over: Stored) -> bool:
-        before = {chunk.name for chunk in _job_of(over, name).chunks} if over.data else set()  # type: ignore[union-attr]
+    async def _write(self, job: JobState, over: Stored, chunks: set[str]) -> bool:
         moved = await self._move(job)
         data = job.pack()
-        sequence = await self._link.swap(self._names.job(name), data, over.sequence)
-        gone = ({moved} - {""}) if sequence is None else before - {chunk.name for chunk in job.chunks}
+        sequence = await self._link.swap(self._names.job(job.job), data, over.sequence)
+        gone = ({moved} - {""}) if sequence is None else chunks - {chunk.name for chunk in job.chunks}
         if sequence is not None:
-            self._known[name] = Stored(sequence, 0, data)
+            self._known[job.job] = Stored(sequence, 0, data)
             while len(self._known) > KNOWN_MOST:
                 self._known.popitem(last=False)
         for each in gone:
             # What stays behind of this is found by nobody, and goes with the job.
             with suppress(BackendError, *FAILURES):
-                await self._purge(self._names.chunk(name, each))
+                await self._purge(self._names.chunk(job.job, each))
         return sequence is not None
 
     async def _move(self, job: JobState) -> str:

@@ -83,7 +83,6 @@ async def ensure(link: Link, names: Names, options: Options) -> Found:
     Raises:
         StoreSetupError: it cannot be used.
     """
-    await link.api("INFO")
     found = await _look(link, names.stream)
     if found is None and not options.stream:
         others = await _streams_of(link, names.subjects)

@@ -150,9 +150,12 @@ class Wire:
         found = _DENIED.search(str(error))
         if found is None:
             return
+        denied = found[1].lower()  # the driver writes the server's words in small letters
+        if denied.startswith(self._inbox.lower() or "_inbox."):
+            self.fail(Denied(f"it may not subscribe to {self._inbox}.*"))
         for future, subject in self._waiting.values():
-            if not future.done() and (subject == found[1] or found[1].startswith(self._inbox)):
-                future.set_exception(Denied(f"it may not use {found[1]}"))
+            if not future.done() and subject.lower() == denied:
+                future.set_exception(Denied(f"it may not publish to {subject}"))
 
     async def broken(self) -> None:
         """Fail everything that waits: the connection is gone."""
