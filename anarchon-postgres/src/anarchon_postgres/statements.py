@@ -97,7 +97,7 @@ class Statements:
             UNION ALL
             SELECT job, slot_ms, space, attempt, token, instance, status, claimed_ms, finished_ms, error
             FROM {attempts} WHERE job = %(job)s AND slot_ms >= %(since_ms)s) AS records
-        ORDER BY slot_ms DESC, claimed_ms DESC, attempt DESC LIMIT %(limit)s"""
+        ORDER BY slot_ms DESC, attempt DESC, claimed_ms DESC LIMIT %(limit)s"""
     jobs: str = "SELECT job, first_ms, paused_ms, resumed_ms, floor_ms, info FROM {jobs} ORDER BY job"
     now_ms: str = "SELECT {now}"
 

@@ -103,7 +103,7 @@ class Sql:
     # C19: newest slot first, then attempt.
     history_of: str = """SELECT job, slot_ms, space, attempt, token, instance, status, claimed_ms, finished_ms, error
         FROM {history} WHERE job = ? AND slot_ms >= ?
-        ORDER BY slot_ms DESC, claimed_ms DESC, attempt DESC LIMIT ?"""
+        ORDER BY slot_ms DESC, attempt DESC, claimed_ms DESC LIMIT ?"""
     all_jobs: str = "SELECT job, first_ms, paused_ms, resumed_ms, floor_ms, info FROM {jobs} ORDER BY job"
 
     # C10.

@@ -47,7 +47,7 @@ class Claimer:
         self._journal.tell(What.READY)
         slots: set[asyncio.Task[None]] = set()
         period_ms = self._plan.period_ms
-        slot_ms = int(self._clock.wall_ms()) // period_ms * period_ms + period_ms
+        slot_ms = int(self._clock.wall_ms() - self._plan.look_back_ms) // period_ms * period_ms + period_ms
         while not stop.is_set():
             wait_ms = slot_ms - self._clock.wall_ms() + self._random.uniform(0, JITTER_MS)
             if await self._clock.wait(stop, wait_ms):

@@ -127,7 +127,13 @@ class Fleet:
             url = reroute(url, gate.host, gate.port)
         journal = Path(self._folder.name) / f"{name}.jsonl"
         plan = replace(
-            self._plan, url=url, instance=name, journal=str(journal), skew_ms=skew_ms, seed=self._plan.seed * 1_000 + number
+            self._plan,
+            url=url,
+            instance=name,
+            journal=str(journal),
+            skew_ms=skew_ms,
+            look_back_ms=max(0, skew_ms),
+            seed=self._plan.seed * 1_000 + number,
         )
         command = (sys.executable, "-m", "anarchon_conformance.chaos.worker", plan.to_argument())
         said = journal.with_suffix(".txt")

@@ -115,7 +115,7 @@ class Nemesis:
 
     async def _kill_instance(self, instance: Instance) -> None:
         instance.signal(signal.SIGKILL)
-        await self._fleet.start()
+        await self._fleet.ready(await self._fleet.start())
 
     async def _freeze(self, instance: Instance) -> None:
         instance.freeze()
@@ -124,7 +124,7 @@ class Nemesis:
     async def _skewed(self, instance: Instance) -> None:
         """Replace an instance by one whose clock is wrong; a wrong clock needs no undo, its instance ends with the fleet."""
         instance.signal(signal.SIGTERM)
-        await self._fleet.start(skew_ms=self._dice.choice((-SKEW_MS, SKEW_MS)))
+        await self._fleet.ready(await self._fleet.start(skew_ms=self._dice.choice((-SKEW_MS, SKEW_MS))))
 
     async def _kill_store(self, instance: Instance) -> None:
         del instance  # its win is the acknowledged one that the store must not lose

@@ -34,7 +34,10 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerPlan:
-    """One worker. `skew_ms` is by how much its own clock is off; `life_ms` ends it whatever happens."""
+    """One worker. `skew_ms` is by how much its own clock is off; `life_ms` ends it whatever happens.
+
+    `look_back_ms` is how far back it starts: to one whose clock is ahead the slots of now are past already.
+    """
 
     role: Role
     url: str
@@ -47,6 +50,7 @@ class WorkerPlan:
     work_ms: int = 300
     max_late_ms: int = 8_000
     skew_ms: int = 0
+    look_back_ms: int = 0
     life_ms: int = 120_000
     seed: int = 0
 

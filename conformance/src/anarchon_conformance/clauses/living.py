@@ -268,6 +268,23 @@ class LeaseLivingTests(Suite):
             finally:
                 await arena.target.step_clock(-delta_ms)
 
+    async def test_c25_attempts_stay_in_order_when_the_clock_goes_back(self, arena: Arena) -> None:
+        arena.target.require("step_clock")
+        bench = await Bench.of(arena, 2)
+        a, b = bench.clients
+        key = bench.key("c25", ago_ms=2 * HOUR_MS)
+        request = bench.ask(key, max_late_ms=4 * HOUR_MS, keep_ms=8 * HOUR_MS)
+        await bench.won(a, request)
+        await arena.target.step_clock(-HOUR_MS)
+        try:
+            await a.release(key, request.token)
+            again = bench.ask(key, max_late_ms=4 * HOUR_MS, keep_ms=8 * HOUR_MS)
+            bench.expect_won(await b.claim(again), 2, "the next attempt of a released run")
+        finally:
+            await arena.target.step_clock(HOUR_MS)
+        found = [record.attempt for record in await a.history(key.job)]
+        bench.expect(found, [2, 1], "the attempts of the history after the store's clock went back and forth")
+
 
 async def _awaited(call: Callable[[], Awaitable[object]]) -> object:
     return await call()
