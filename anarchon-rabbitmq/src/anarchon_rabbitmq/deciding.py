@@ -36,12 +36,14 @@ class Deciding:
     token has lost: so fleets may mix strategies.
     """
 
-    def __init__(self, link: Link, names: Names, slot_ttl_ms: int, *, confirm: Callable[[], Awaitable[None]] | None) -> None:
-        """`confirm` raises if a gate that let somebody in is not to be believed."""
+    def __init__(
+        self, link: Link, names: Names, slot_ttl_ms: int, *, earlier: Callable[[ClaimRequest], Awaitable[Claim | None]]
+    ) -> None:
+        """`earlier` finds an earlier winner of a run whose gate lets somebody in: then the gate was emptied."""
         self._link = link
         self._names = names
         self._slot_ttl_ms = slot_ttl_ms
-        self._confirm = confirm
+        self._earlier = earlier
         self._asked: OrderedDict[str, bool] = OrderedDict()
         """Tokens that went to a gate: whether they are known to have been let in."""
 
@@ -69,7 +71,7 @@ class Deciding:
         if misfit.argument == EXCHANGE:
             if self._asked.get(request.token):
                 return WON  # through the gate, the last time (C4)
-            return await self._once(request, queue, lambda: self._through(queue, expires_ms))
+            return await self._once(request, queue, lambda: self._through(request, queue, expires_ms))
         if misfit.argument != ROUTING_KEY:
             raise self._foreign(queue, misfit)
         token, _, instance = misfit.said.partition(":")
@@ -101,7 +103,7 @@ class Deciding:
             BackendError: the outcome is unknown, and nobody must run on it (C5).
         """
         queue = self._names.run(request.key)
-        return await self._once(request, queue, lambda: self._let_in(queue))
+        return await self._once(request, queue, lambda: self._let_in(request, queue))
 
     async def _once(self, request: ClaimRequest, queue: str, ask: Callable[[], Awaitable[Claim]]) -> Claim:
         """Ask a gate once a token: it cannot say whose message it holds, so a second answer would be a guess (C5)."""
@@ -122,7 +124,7 @@ class Deciding:
             self._asked.pop(request.token, None)
         return claim
 
-    async def _let_in(self, queue: str) -> Claim:
+    async def _let_in(self, request: ClaimRequest, queue: str) -> Claim:
         expires_ms: int | None = self._slot_ttl_ms
         claim = await self._publish(queue, expires_ms)
         if isinstance(claim, Misfit) and claim.argument == EXPIRES:
@@ -130,16 +132,17 @@ class Deciding:
             claim = await self._publish(queue, expires_ms)
         if isinstance(claim, Misfit):
             return await self._taken(queue, expires_ms, claim)
-        if claim.won and self._confirm is not None:
-            await self._confirm()
-        return claim
+        return await self._believed(request, claim)
 
-    async def _through(self, queue: str, expires_ms: int | None) -> Claim:
+    async def _believed(self, request: ClaimRequest, claim: Claim) -> Claim:
+        return (await self._earlier(request) or claim) if claim.won else claim
+
+    async def _through(self, request: ClaimRequest, queue: str, expires_ms: int | None) -> Claim:
         """Go through the gate that an instance with the other strategy made."""
         claim = await self._publish(queue, expires_ms)
         if isinstance(claim, Misfit):
             raise self._foreign(queue, claim)
-        return claim
+        return await self._believed(request, claim)
 
     async def _publish(self, queue: str, expires_ms: int | None) -> Claim | Misfit:
         """Declare and publish in one flight: what follows a refused declaration on its channel is not looked at."""

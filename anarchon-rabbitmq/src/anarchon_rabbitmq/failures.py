@@ -59,9 +59,11 @@ def explain(error: BaseException, place: str) -> BackendError:
         return BackendTimeout(f"{place} did not answer in time: {said}")
     if isinstance(error, _SETUP):
         return StoreSetupError(
-            f"{place} refuses this user: {said}. Check user, password and virtual host, and give configure, write and read "
+            f"{place} refuses this user: {said}. Check user and password, and give configure, write and read "
             "on the queues of the prefix"
         )
+    if isinstance(error, driver.InvalidFrameError) and "OpenOk" in said:  # the driver does not look at the broker's reason
+        return StoreSetupError(f"{place} does not open this virtual host: make it, or give this user a permission there")
     if isinstance(error, driver.PublishError):
         return BackendUnavailable(f"{place}: a queue vanished between its declaration and the message to it: {said}")
     if isinstance(error, _GONE):

@@ -26,6 +26,10 @@ ACK_EVERY: Final = 500
 SLACK: Final = 32
 """Offsets are not counts: the broker's own entries take some."""
 WIDEN: Final = 4
+FEW: Final = 50
+"""How many runs are looked at first where only those since an instant are wanted."""
+EARLY_MS: Final = 60_000
+"""How much before its slot a run may be claimed: no more than clocks differ."""
 STREAMS_MAX: Final = 10_000
 PAUSES_MS: Final = (20, 50, 100, 200, 400, 800)
 """A stream that is being made, moved or recovered answers with an error that closes the connection; soon it does not."""
@@ -170,14 +174,15 @@ class Journal:
             last = (await self._consumed(stream, "last", until=None)).last
             if last is None:
                 return []
-            span = RECORDS_A_RUN * limit + SLACK
+            span = RECORDS_A_RUN * (min(limit, FEW) if since_ms else limit) + SLACK
             while True:
                 first = max(0, last - span)
                 bodies = sorted((await self._consumed(stream, first, until=last)).bodies)
                 records = [record for _, body in bodies if (record := decoded(job, body)) is not None]
                 found = [record for record in merged(records) if record.slot_ms >= since_ms]
-                # All there is, or enough: whatever begins further back is older than the newest `limit`.
-                if len(found) >= limit or first == 0 or bodies[0][0] > first:
+                # All there is, or enough: whatever lies further back was claimed, so is, older.
+                oldest_ms = min((record.claimed_ms for record in records), default=0)
+                if len(found) >= limit or first == 0 or bodies[0][0] > first or oldest_ms < since_ms - EARLY_MS:
                     return found[:limit]
                 span *= WIDEN
         except ChannelNotFoundEntity:

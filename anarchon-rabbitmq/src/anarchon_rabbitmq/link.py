@@ -10,8 +10,9 @@ from typing import Final, TypeVar
 from aiormq.abc import AbstractChannel as Channel
 from aiormq.abc import AbstractConnection as Connection
 from anarchon.clock import SystemClock
-from anarchon.errors import BackendError, BackendTimeout, BackendUnavailable, StoreSetupError
+from anarchon.errors import BackendError, BackendTimeout, BackendUnavailable
 
+from anarchon_rabbitmq.channels import open_channel
 from anarchon_rabbitmq.failures import FAILURES, explain
 from anarchon_rabbitmq.options import Address
 from anarchon_rabbitmq.wire import Lent, Wire, connect, connect_beside
@@ -58,6 +59,7 @@ class Link:
         self._leaving: set[asyncio.Task[None]] = set()
         self._clock = SystemClock()
         self._heard_ms = 0.0
+        self._number = 0
         self.place = f"RabbitMQ at {where}" if isinstance(where, Address) else "RabbitMQ (borrowed connection)"
 
     # -- life
@@ -88,7 +90,7 @@ class Link:
     async def within(self, work: Callable[[], Awaitable[T]], *, pauses_ms: Sequence[float] = ()) -> T:
         """Do one call: on the loop that the connection belongs to, within `LIMIT_MS`, its failures explained (C23).
 
-        Work that may be done twice is done again after each of `pauses_ms`, until it succeeds.
+        Work that may be done twice is done again after each of `pauses_ms` where the broker was not to be reached.
 
         Raises:
             BackendError: the call failed, or gave no answer in time.
@@ -107,9 +109,7 @@ class Link:
                 for pause_ms in pauses_ms:
                     try:
                         return await self._once(work)
-                    except StoreSetupError:
-                        raise
-                    except BackendError:
+                    except BackendUnavailable:
                         await self._clock.sleep_ms(pause_ms)
                 return await self._once(work)
         except TimeoutError as error:
@@ -185,8 +185,8 @@ class Link:
             if channel.is_closed or channel.connection is not connection:
                 channel = None
         if channel is None:
-            options = {"on_return_raises": True} if confirms else {}
-            channel = await connection.channel(publisher_confirms=confirms, **options)
+            channel = await open_channel(connection, self._number, confirms=confirms)
+            self._number = channel.number
         try:
             yield channel
         except BaseException as error:

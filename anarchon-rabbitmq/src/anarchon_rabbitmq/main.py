@@ -13,7 +13,7 @@ from aio_pika.abc import AbstractConnection
 from anarchon.backend import Backend
 from anarchon.clock import SystemClock
 from anarchon.errors import BackendError, OptionError
-from anarchon.types import Claim, ClaimRequest, Limits, RunKey, RunRecord, RunResult, RunStatus
+from anarchon.types import Claim, ClaimRequest, Limits, Outcome, RunKey, RunRecord, RunResult, RunStatus
 from anarchon.url import BackendUrl
 
 from anarchon_rabbitmq import trial
@@ -102,8 +102,7 @@ class RabbitMQBackend(Backend):
         self._names = Names(options.prefix)
         self._link = Link(where, trial=self._try, home=home)
         self._canary = trial.Canary(self._link, self._names)
-        confirm = self._canary.check if gate else None
-        self._deciding = Deciding(self._link, self._names, options.slot_ttl_ms, confirm=confirm)
+        self._deciding = Deciding(self._link, self._names, options.slot_ttl_ms, earlier=self._earlier)
         # Streams answer some questions with an error that closes the connection: they get one of their own.
         self._journal = Journal(Link(where, beside=True, home=home), self._names)
         self._held: OrderedDict[tuple[RunKey, str], Held] = OrderedDict()
@@ -140,8 +139,6 @@ class RabbitMQBackend(Backend):
         await trial.try_gate(link, self._names)
         if self._options.strategy is Strategy.TOKEN:
             await trial.try_token(link, self._names)
-        else:
-            await self._canary.hatch()
 
     async def close(self) -> None:
         await self._journal.close()
@@ -171,6 +168,19 @@ class RabbitMQBackend(Backend):
             if isinstance(answer, BaseException) and not isinstance(answer, BackendError):
                 raise answer
         return [answer for answer in answers if isinstance(answer, Claim | BackendError)]
+
+    async def _earlier(self, request: ClaimRequest) -> Claim | None:
+        """Find an earlier winner of a run that a gate has just let in: it wrote its start, which nothing expires (C1).
+
+        Where the canary proves that gates keep their message long enough for a prompt claim, that one is believed at once.
+        """
+        key = request.key
+        if await self._canary.proven() and abs(self._clock.wall_ms() - key.slot_ms) < trial.PROMPT_MS:
+            return None
+        for record in await self._journal.read(key.job, limit=HELD_MAX, since_ms=key.slot_ms):
+            if record.key == key and record.token != request.token:
+                return Claim(Outcome.LOST, winner=record.instance)
+        return None
 
     def _hold(self, request: ClaimRequest, claimed_ms: int) -> None:
         name = (request.key, request.token)

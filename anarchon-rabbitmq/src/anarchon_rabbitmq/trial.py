@@ -1,4 +1,4 @@
-"""What is tried out on every new connection, and the canary that dies before a gate does."""
+"""What is tried out on every new connection, and the canary that shows what becomes of gates."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from anarchon_rabbitmq.failures import misfit_of
 from anarchon_rabbitmq.link import Connection, Link
 from anarchon_rabbitmq.names import Names, gate_arguments, holder_of, token_arguments
 
-__all__ = ["PERSISTENT", "Canary", "check_version", "try_gate", "try_token", "version_of"]
+__all__ = ["PROMPT_MS", "Canary", "check_version", "try_gate", "try_token", "version_of"]
 
-PERSISTENT: Final = Basic.Properties(delivery_mode=2)
 VERSION_LEAST: Final = (3, 9)
 TRIAL_EXPIRES_MS: Final = 60_000
-CANARY_WAIT_MS: Final = 1_000
-CANARY_POLL_MS: Final = 50
+PROMPT_MS: Final = 5_000
+"""A claim that comes so soon after its slot meets a gate that is younger than `PROOF_MS`, if clocks differ by 5 s at most."""
+PROOF_MS: Final = 15_000
 
 
 def version_of(connection: Connection | None) -> tuple[str, tuple[int, int] | None]:
@@ -102,63 +102,55 @@ async def try_token(link: Link, names: Names) -> None:
 
 
 class Canary:
-    """A gate that everybody keeps full for ever. If it is empty, something empties gates: a policy with message-ttl, a purge.
+    """A full gate of this connection that nobody claims. If it is found empty, something empties gates.
 
-    It is as old as the first start on its prefix, so whatever took the message of a gate took its message earlier.
+    What takes the messages of gates (a policy with message-ttl, a purge) is told from a first claim by nothing in a gate. A
+    canary that has kept its message for `PROOF_MS` proves that no policy takes them within that time.
     """
 
     def __init__(self, link: Link, names: Names) -> None:
         self._link = link
-        self._name = names.canary
-        self._prefix = names.prefix
+        self._names = names
         self._clock = SystemClock()
+        self._name: str | None = None
+        self._born_ms = 0.0
+        self._proven_on: Connection | None = None
 
-    async def hatch(self) -> None:
-        """Make the canary, or see that the one which is there lives.
-
-        Raises:
-            StoreSetupError: it has lost its message.
-        """
-        end_ms = self._clock.monotonic_ms() + CANARY_WAIT_MS
-        while (count := await self._count(trial=True)) == 0:
-            # Another instance may be about to fill it.
-            if self._clock.monotonic_ms() > end_ms:
-                raise StoreSetupError(self._dead())
-            await self._clock.sleep_ms(CANARY_POLL_MS)
-        if count is not None:
-            return
-        async with self._link.trial_channel(confirms=True) as channel:
-            await channel.queue_declare(self._name, durable=True, arguments=gate_arguments(None), nowait=True)
-            try:
-                await channel.basic_publish(
-                    b"", routing_key=self._name, mandatory=True, properties=Basic.Properties(delivery_mode=2)
-                )
-            except PublishError:
-                raise
-            except DeliveryError:
-                return  # somebody else was first
-
-    async def check(self) -> None:
-        """Insist that the canary lives; whoever was let into a gate must not believe it otherwise (C5).
+    async def proven(self) -> bool:
+        """Return whether gates of this connection are known to keep their message for a while.
 
         Raises:
-            BackendError: it does not.
+            BackendError: they do not.
         """
-        if not await self._count(trial=False):
-            raise BackendError(self._dead())
-
-    async def _count(self, *, trial: bool) -> int | None:
-        lend = self._link.trial_channel if trial else self._link.channel
+        connection = self._link.connection
+        if connection is not None and self._proven_on is connection:
+            return True
+        if self._name is None:
+            await self._hatch()
+            return False
+        if self._clock.monotonic_ms() - self._born_ms < PROOF_MS:
+            return False
+        name = self._name
         try:
-            async with lend(confirms=False) as channel:
-                answer = await channel.queue_declare(self._name, passive=True)
+            async with self._link.channel(confirms=False) as channel:
+                answer = await channel.queue_declare(name, passive=True)
+                if answer.message_count:
+                    await channel.queue_delete(name)
         except ChannelNotFoundEntity:
-            return None
-        return answer.message_count or 0
+            self._name = None  # too long ago: it has expired
+            return False
+        if not answer.message_count:
+            msg = (
+                f"{self._link.place}: the queue {name} has lost its message, so gates are emptied and their runs could be won "
+                f"twice: remove the policy with message-ttl from the queues of {self._names.prefix!r}, or use strategy=token"
+            )
+            raise BackendError(msg)
+        self._name, self._proven_on = None, self._link.connection
+        return True
 
-    def _dead(self) -> str:
-        return (
-            f"{self._link.place}: the queue {self._name} has lost its message, so gates are emptied and runs would be won "
-            f"twice: remove the policy with message-ttl or expires from the queues of {self._prefix!r} (and purge none), delete "
-            f"{self._name}, or use strategy=token"
-        )
+    async def _hatch(self) -> None:
+        name, now_ms = self._names.trial(), self._clock.monotonic_ms()
+        async with self._link.channel(confirms=True) as channel:
+            await channel.queue_declare(name, durable=True, arguments=gate_arguments(TRIAL_EXPIRES_MS))
+            await channel.basic_publish(b"", routing_key=name, mandatory=True, properties=Basic.Properties(delivery_mode=2))
+        self._name, self._born_ms = name, now_ms
