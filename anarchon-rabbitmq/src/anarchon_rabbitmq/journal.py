@@ -12,7 +12,7 @@ from anarchon.errors import BackendError
 from anarchon.types import RunRecord
 from pamqp.commands import Basic
 
-from anarchon_rabbitmq.failures import misfit_of
+from anarchon_rabbitmq.failures import Misfit, misfit_of
 from anarchon_rabbitmq.link import Channel, Link
 from anarchon_rabbitmq.names import RECORDS_A_RUN, Names, stream_arguments
 from anarchon_rabbitmq.records import decoded, encoded, merged
@@ -126,18 +126,35 @@ class Journal:
         async with self._making.setdefault(stream, asyncio.Lock()):
             if stream in self._made:
                 return
-            try:
-                async with self._link.channel(confirms=False) as channel:
-                    await channel.queue_declare(stream, durable=True, arguments=stream_arguments(history_size))
-            except ChannelPreconditionFailed as error:
-                misfit = misfit_of(error)
-                if misfit is None or misfit.argument not in SIZES:
-                    raise
+            arguments = stream_arguments(history_size)
+            for _ in range(len(SIZES)):
+                misfit = await self._declare(stream, arguments)
+                if misfit is None:
+                    break
                 # It is there with another size, and keeps it.
+                arguments[misfit.argument] = int(misfit.said)
+            else:
+                await self._declare(stream, arguments)
             self._made[stream] = None
             self._making.pop(stream, None)
             if len(self._made) > STREAMS_MAX:
                 self._made.popitem(last=False)
+
+    async def _declare(self, stream: str, arguments: dict[str, Any]) -> Misfit | None:
+        """Declare a stream; the answer names a size that an existing one has instead.
+
+        Raises:
+            ChannelPreconditionFailed: the queue is something else.
+        """
+        try:
+            async with self._link.channel(confirms=False) as channel:
+                await channel.queue_declare(stream, durable=True, arguments=arguments)
+        except ChannelPreconditionFailed as error:
+            misfit = misfit_of(error)
+            if misfit is None or misfit.argument not in SIZES or not misfit.whole or not misfit.said.isdigit():
+                raise
+            return misfit
+        return None
 
     async def settle(self, job: str | None = None) -> None:
         """Wait until the starts under way (of one job) are written, for a moment at most."""
