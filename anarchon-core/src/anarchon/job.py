@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -16,9 +17,11 @@ from anarchon.errors import OptionError
 from anarchon.handlers import Handler, HandlerFunction
 from anarchon.schedule import Schedule, parse, zones_of
 from anarchon.schedule.zones import zone as zone_of
-from anarchon.types import ATTEMPTS_MAX
+from anarchon.types import ATTEMPTS_MAX, Limits
 
 __all__ = ["CatchUp", "Duration", "Job", "JobOptions", "Overlap", "duration_ms", "make_job"]
+
+_log = logging.getLogger("anarchon.job")
 
 Duration = float | int | timedelta
 """Seconds, or a timedelta."""
@@ -210,6 +213,7 @@ def make_job(
         slots = parse(schedule, tz, (was or (title,))[0])
         job = _fit(_read(title, slots, handler, options, was=was, allowance_ms=allowance_ms), options, backend)
         _refuse_unsafe(job, options, backend)
+        _warn_of_burden(job, backend.limits)
     except OptionError as error:
         msg = f"job {title!r}: {error}"
         raise OptionError(msg) from None
@@ -308,13 +312,34 @@ def _refuse_unsafe(job: Job, options: JobOptions, backend: Backend) -> None:
         late, sum_s = _keeping(job)
         msg = (
             f"{sum_s}, but this store forgets a run after {limits.remembers_ms / 1000:g} s: a late instance could run it "
-            f"again; shorten {late} or raise the store's memory"
+            f"again; shorten {late} or {_more_memory(job, limits)}"
         )
         raise OptionError(msg)
     if limits.remembers_runs is not None:
         _refuse_too_many(job, limits.remembers_runs)
     if limits.ordered:
         _refuse_disorder(job)
+
+
+def _more_memory(job: Job, limits: Limits) -> str:
+    if limits.memory_option is None:
+        return "raise the store's memory"
+    return f"write {limits.memory_option}={job.keep_ms // 1000 + 1} or more for the backend"
+
+
+def _warn_of_burden(job: Job, limits: Limits) -> None:
+    """Tell of a job so frequent that what the store remembers of it costs; it works all the same."""
+    if limits.costly_runs is None or limits.remembers_ms is None:
+        return
+    shortest_ms = _shortest_ms(job)
+    runs = 0 if shortest_ms is None else limits.remembers_ms // shortest_ms
+    if runs > limits.costly_runs:
+        shorter = f"shorten {limits.memory_option}" if limits.memory_option else "shorten the store's memory"
+        _log.warning(
+            "%s: this store keeps something for each run for %g s, which is %d at a time for a slot every %g s; %s, or use "
+            "another store for so frequent jobs",
+            *(job.name, limits.remembers_ms / 1000, runs, (shortest_ms or 0) / 1000, shorter),
+        )
 
 
 def _keeping(job: Job) -> tuple[str, str]:

@@ -223,7 +223,9 @@ class Limits:
     """What a backend promises and what it cannot do, as data (C2, C4, C6, C9).
 
     `remembers_ms`: how long a won run is remembered; None = as the claims' `keep_ms` says. `remembers_runs`: how many of
-    a job's newest runs are remembered at all; None = any number. `resolves_unknown`: asking again with the same token
+    a job's newest runs are remembered at all; None = any number. `memory_option`: the backend's option that sets
+    `remembers_ms`, in seconds, for messages. `costly_runs`: so many remembered runs of one job are a burden to the store;
+    a job that comes to more is warned about when it is added. `resolves_unknown`: asking again with the same token
     recognises an own claim (C4). `store_clock`: lateness is judged on the store's clock before anything is written
     (C9). `ordered`: a slot older than the newest claimed one is refused for ever. `durable`: survives a restart of the
     store. `job_name`: a full-match pattern for job names, None = any text of at most 200 characters without control
@@ -232,6 +234,8 @@ class Limits:
 
     remembers_ms: int | None = None
     remembers_runs: int | None = None
+    memory_option: str | None = None
+    costly_runs: int | None = None
     resolves_unknown: bool = True
     store_clock: bool = True
     ordered: bool = False

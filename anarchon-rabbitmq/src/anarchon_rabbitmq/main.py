@@ -36,6 +36,7 @@ from anarchon_rabbitmq.options import (
 __all__ = ["RabbitMQBackend"]
 
 HELD_MAX: Final = 10_000
+COSTLY_QUEUES: Final = 200
 FOREIGN_ENDS_MAX: Final = 10_000
 TESTED_FROM: Final = (3, 10)
 TESTED: Final = "3.10"
@@ -109,6 +110,8 @@ class RabbitMQBackend(Backend):
         self._clock = SystemClock()
         self.limits = Limits(
             remembers_ms=options.slot_ttl_ms,
+            memory_option="slot_ttl",
+            costly_runs=COSTLY_QUEUES,
             resolves_unknown=not gate,
             store_clock=False,
             history_ttl=False,
