@@ -46,24 +46,20 @@ def started(nodes: list[Nats]) -> list[Nats]:
 
 
 async def leader_of(nodes: list[Nats], stream: str) -> Nats:
-    """Return the server that leads a stream."""
-    deadline = time.monotonic() + 30
+    """Return the server that leads a stream, once the others have caught up with it."""
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         for node in nodes:
-            if not node.running:
-                continue
             with suppress(Exception):
                 client = await nats.connect(node.url(), allow_reconnect=False, connect_timeout=2)
                 try:
-                    told = json.loads((await client.request(f"$JS.API.STREAM.INFO.{stream}", timeout=2)).data)
+                    told = json.loads((await client.request(f"$JS.API.STREAM.INFO.{stream}", timeout=2)).data)["cluster"]
                 finally:
                     await client.close()
-                name = told["cluster"]["leader"]
-                found = next((each for each in nodes if each.node == name and each.running), None)
-                if found is not None:
-                    return found
+                if len(told["replicas"]) == 2 and all(each["current"] for each in told["replicas"]):
+                    return next(each for each in nodes if each.node == told["leader"])
         await asyncio.sleep(0.1)
-    msg = f"nobody leads {stream}"
+    msg = f"the servers of {stream} do not agree"
     raise AssertionError(msg)
 
 
@@ -76,10 +72,11 @@ async def step_down(leader: Nats, stream: str) -> None:
     """Change the leader in good order."""
     client = await nats.connect(leader.url(), allow_reconnect=False)
     try:
-        told = json.loads((await client.request(f"$JS.API.STREAM.LEADER.STEPDOWN.{stream}", timeout=10)).data)
+        # An old server may let this one go unanswered and step down all the same.
+        with suppress(nats.errors.TimeoutError):
+            await client.request(f"$JS.API.STREAM.LEADER.STEPDOWN.{stream}", timeout=3)
     finally:
         await client.close()
-    assert told.get("success"), told
 
 
 async def surely(ask: Callable[[], Any]) -> Any:
@@ -104,11 +101,12 @@ def test_c01_a_change_of_leader_within_the_window_elects_nobody_twice(strategy: 
     places = ",".join(f"{node.host}:{node.port}" for node in cluster)
     url = f"nats://{places}?strategy={strategy}&prefix=c{free_port()}&replicas=3"
 
+    backends: list[Any] = [from_url(url) for _ in range(3)]
+
     def ask(key: RunKey) -> ClaimRequest:
         return ClaimRequest(key=key, token=new_token(), instance="i", exclusive=False, keep_ms=200_000, max_late_ms=190_000)
 
     async def act() -> None:
-        backends: list[Any] = [from_url(url) for _ in range(3)]
         for backend in backends:
             await surely(backend.open)
         won: dict[RunKey, list[str]] = {}
@@ -144,11 +142,13 @@ def test_c01_a_change_of_leader_within_the_window_elects_nobody_twice(strategy: 
             assert answer.outcome in {Outcome.LOST, Outcome.DONE}
         records = await surely(lambda: backends[1].history("job", limit=10**6))
         assert {record.key for record in records if record.status is RunStatus.SUCCESS} == set(won)
-        for backend in backends:
-            await backend.close()
 
     async def limited() -> None:
-        async with asyncio.timeout(LIMIT_S):
-            await act()
+        try:
+            async with asyncio.timeout(LIMIT_S):
+                await act()
+        finally:
+            for backend in backends:
+                await backend.close()
 
     asyncio.run(limited())

@@ -10,7 +10,7 @@ from anarchon.memory import MemoryStore
 from anarchon.types import Claim, ClaimRequest, Outcome, RunKey, RunResult, RunStatus
 from anarchon_nats import decisions
 from anarchon_nats.first import by_slot
-from anarchon_nats.jobstate import JobState, Run, records_of
+from anarchon_nats.jobstate import JobState, records_of, runs_from
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -131,7 +131,7 @@ class Both:
         job = JobState.unpack(self.data) if self.data else None
         known, run = self.memory.view(key), job.get(key) if job else None
         assert (run.view(self.hands.now_ms) if run else None) == known
-        runs = [*job.live.values(), *(Run.unpack("a", packed) for packed in job.final.values())] if job else []
+        runs = [*job.live.values(), *runs_from("a", b"\n".join(job.final.values()))] if job else []
         mine = by_slot([record for run in runs for record in records_of(run)], 100)
         assert sorted(mine, key=repr) == sorted(self.memory.history("a", 100, 0), key=repr)
         dates = [(job.first_ms, job.paused_ms, job.resumed_ms, job.floor_ms, job.info)] if job else []

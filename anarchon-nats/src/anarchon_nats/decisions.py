@@ -89,14 +89,14 @@ def _prune(job: JobState, request: ClaimRequest, now_ms: int) -> None:
 
     A chunk goes as a whole, once each of its runs may.
     """
-    slots = [packed[0] for packed in job.final.values()] + [run.key.slot_ms for run in job.live.values()]
+    ended = job.ended()
+    slots = [slot_ms for slot_ms, _ in ended] + [run.key.slot_ms for run in job.live.values()]
     for chunk in sorted(job.chunks, key=lambda each: each.high_ms):
         if not _old(chunk.high_ms, _newer(chunk.high_ms, slots, job.chunks), request, now_ms):
             return
         job.chunks.remove(chunk)
         job.floor_ms = max(chunk.high_ms, job.floor_ms or chunk.high_ms)
-    for name, packed in sorted(job.final.items(), key=lambda item: int(item[1][0])):
-        slot_ms = int(packed[0])
+    for slot_ms, name in ended:
         if not _old(slot_ms, _newer(slot_ms, slots, job.chunks), request, now_ms):
             return
         del job.final[name]

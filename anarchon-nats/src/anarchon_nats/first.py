@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from anarchon.errors import BackendError, StoreDamaged, StoreSetupError
+from anarchon.errors import BackendError, BackendUnavailable, StoreDamaged, StoreSetupError
 from anarchon.types import Claim, ClaimRequest, Limits, Outcome, RunKey, RunRecord, RunResult, RunStatus
 from nats.aio.client import Client
 
@@ -27,6 +27,7 @@ RECENT_MS: Final = 900_000
 BEFORE_MS: Final = 60_000
 """A claim is looked for from this long before its slot on: the clock of its winner may have been ahead."""
 SWAPS_MOST: Final = 5
+READS_MOST: Final = 5
 MESSAGE_ID: Final = "Nats-Msg-Id"
 
 
@@ -135,10 +136,7 @@ class FirstBackend(NatsBase):
 
     async def _records(self, job: str, since_ms: int | None) -> list[RunRecord]:
         found: dict[tuple[int, str, str], RunRecord] = {}
-        async for message in self._link.stored(self._found.name, self._names.job(job), since_ms=since_ms):
-            entry = read(message)
-            if entry is None:
-                continue
+        for message, entry in await self._entries(job, since_ms):
             slot_ms, space, token = int(entry["slot"]), str(entry["space"]), str(entry["token"])
             known = found.get((slot_ms, space, token))
             status = RunStatus(entry.get("status", RunStatus.RUNNING))
@@ -150,6 +148,20 @@ class FirstBackend(NatsBase):
                 known = replace(known, status=status, finished_ms=message.time_ms, error=error)
             found[slot_ms, space, token] = known
         return list(found.values())
+
+    async def _entries(self, job: str, since_ms: int | None) -> list[tuple[Stored, dict[str, Any]]]:
+        """Read what is stored of a job, oldest first.
+
+        A consumer may live on a server that is behind: the newest message, which the leader tells, must be among it (C19).
+        """
+        for _ in range(READS_MOST):
+            newest = await self._link.get(self._found.name, subject=self._names.job(job)) if self._found.nodes > 1 else None
+            stored = [message async for message in self._link.stored(self._found.name, self._names.job(job), since_ms=since_ms)]
+            missed = newest is not None and (since_ms is None or newest.time_ms >= since_ms)
+            if newest is None or not missed or (stored and stored[-1].sequence >= newest.sequence):
+                return [(message, entry) for message in stored if (entry := read(message)) is not None]
+        msg = f"{self._link.place}: the server that was asked for the history of job {job!r} is behind the others"
+        raise BackendUnavailable(msg)
 
     async def forget(self, job: str) -> None:
         await self._link.within(lambda: self._forget(job))
@@ -203,9 +215,8 @@ class NatsMsgIdBackend(FirstBackend):
         """Return whether a token won a run, and whether it ended it; the stream knows, however long that takes."""
         for since_ms in (key.slot_ms - BEFORE_MS, None):
             winner, ended = "", False
-            async for message in self._link.stored(self._found.name, self._names.job(key.job), since_ms=since_ms):
-                entry = read(message)
-                if entry is None or (entry["slot"], entry["space"]) != (key.slot_ms, key.space):
+            for _, entry in await self._entries(key.job, since_ms):
+                if (entry["slot"], entry["space"]) != (key.slot_ms, key.space):
                     continue
                 winner = winner or str(entry["token"])
                 ended = ended or (entry["token"] == token and "status" in entry)

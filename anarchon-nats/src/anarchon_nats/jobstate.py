@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from anarchon.errors import StoreDamaged
 from anarchon.types import RunKey, RunRecord, RunStatus, RunView
 
 from anarchon_nats.names import run_of
 
-__all__ = ["Chunk", "JobState", "Packed", "Run", "pack_runs", "records_of", "runs_from"]
+__all__ = ["Chunk", "JobState", "Packed", "Run", "records_of", "runs_from"]
 
-VERSION = 1
+VERSION: Final = 1
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"))
 Packed = list[Any]
-"""A run as it is written: slot, space, status, attempt, uncounted, token, finisher, end, instance, records."""
+"""A run as it is written: slot, space, status, attempt, uncounted, how the last token holds it, end, records."""
+FREE, HELD, FINISHED = 0, 1, 2
 
 
 @dataclass(slots=True)
@@ -35,15 +37,17 @@ class Run:
     @classmethod
     def unpack(cls, job: str, packed: Packed) -> Run:
         """Read a run as it is written."""
-        slot_ms, space, status, attempt, uncounted, token, finisher, end_ms, instance, records = packed
-        key = RunKey(job, int(slot_ms), str(space))
-        return cls(key, RunStatus(status), int(attempt), int(uncounted), token, finisher, int(end_ms), instance, records)
+        slot_ms, space, status, attempt, uncounted, held, end_ms, records = packed
+        key, last = RunKey(job, int(slot_ms), str(space)), records[-1]
+        token, finisher = (last[1] if held == by else None for by in (HELD, FINISHED))
+        return cls(key, RunStatus(status), int(attempt), int(uncounted), token, finisher, int(end_ms), last[2], records)
 
     def pack(self) -> Packed:
-        """Return the run as it is written."""
+        """Return the run as it is written: its token and instance stand in the record of its attempt."""
+        held = HELD if self.token else FINISHED if self.finisher else FREE
         return [
             *(self.key.slot_ms, self.key.space, str(self.status), self.attempt, self.uncounted),
-            *(self.token, self.finisher, self.end_ms, self.instance, self.records),
+            *(held, self.end_ms, self.records),
         ]
 
     def alive(self, now_ms: int) -> bool:
@@ -78,7 +82,10 @@ class Chunk:
 
 @dataclass(slots=True)
 class JobState:
-    """One job. Runs that ended stay packed until somebody asks for one."""
+    """One job. It is written as lines: first all but the ended runs, then each of those, unread until somebody asks for it.
+
+    `final` holds these lines by the name of their run.
+    """
 
     job: str
     first_ms: int
@@ -87,7 +94,7 @@ class JobState:
     resumed_ms: int | None = None
     floor_ms: int | None = None
     live: dict[str, Run] = field(default_factory=dict)
-    final: dict[str, Packed] = field(default_factory=dict)
+    final: dict[str, bytes] = field(default_factory=dict)
     chunks: list[Chunk] = field(default_factory=list)
 
     @classmethod
@@ -97,20 +104,21 @@ class JobState:
         Raises:
             StoreDamaged: somebody else wrote there.
         """
+        head, *lines = data.split(b"\n")
         try:
-            told = json.loads(data)
+            told = json.loads(head)
             if told["v"] != VERSION:
                 msg = (
                     f"a job is written in version {told['v']} of its form, this instance knows {VERSION}: upgrade every instance"
                 )
                 raise StoreDamaged(msg)
             job = str(told["job"])
-            live = [Run.unpack(job, packed) for packed in told["live"]]
-            final = {run_of(RunKey(job, packed[0], packed[1])): packed for packed in told["final"]}
+            live = {run_of(run.key): run for run in (Run.unpack(job, packed) for packed in told["live"])}
+            names = told["final"].split() if told["final"] else []
             chunks = [Chunk(*words) for words in told["chunks"]]
             dates = (told["paused"], told["resumed"], told["floor"])
-            return cls(job, told["first"], told["info"], *dates, {run_of(run.key): run for run in live}, final, chunks)
-        except (ValueError, KeyError, TypeError, IndexError) as error:
+            return cls(job, told["first"], told["info"], *dates, live, dict(zip(names, lines, strict=True)), chunks)
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
             msg = f"a key of the bucket holds no job of anarchon but {data[:60]!r}: use another prefix"
             raise StoreDamaged(msg) from error
 
@@ -125,16 +133,20 @@ class JobState:
             "resumed": self.resumed_ms,
             "floor": self.floor_ms,
             "live": [run.pack() for run in self.live.values()],
-            "final": list(self.final.values()),
+            "final": " ".join(self.final),
             "chunks": [[chunk.name, chunk.low_ms, chunk.high_ms, chunk.count] for chunk in self.chunks],
         }
-        return json.dumps(told, separators=(",", ":")).encode()
+        return b"\n".join((written(told), *self.final.values()))
 
     def get(self, key: RunKey) -> Run | None:
         """Return a run that the key holds."""
         name = run_of(key)
-        packed = self.final.get(name)
-        return self.live.get(name) if packed is None else Run.unpack(self.job, packed)
+        line = self.final.get(name)
+        return self.live.get(name) if line is None else Run.unpack(self.job, json.loads(line))
+
+    def ended(self) -> list[tuple[int, str]]:
+        """Return the slot and the name of each ended run that the key holds, oldest first."""
+        return sorted((int(name.partition(":")[0]), name) for name in self.final)
 
     def elsewhere(self, key: RunKey) -> list[Chunk]:
         """Return where a run may lie that the key does not hold."""
@@ -146,22 +158,22 @@ class JobState:
         """Move a run to those that ended."""
         name = run_of(run.key)
         self.live.pop(name, None)
-        self.final[name] = run.pack()
+        self.final[name] = written(run.pack())
 
 
-def pack_runs(runs: list[Packed]) -> bytes:
-    """Return the message of a chunk."""
-    return json.dumps(runs, separators=(",", ":")).encode()
+def written(told: object) -> bytes:
+    """Return a value as one line."""
+    return _ENCODER.encode(told).encode()
 
 
 def runs_from(job: str, data: bytes) -> list[Run]:
-    """Read the message of a chunk.
+    """Read ended runs, one a line: what a key holds of them, or the message of a chunk.
 
     Raises:
         StoreDamaged: somebody else wrote there.
     """
     try:
-        return [Run.unpack(job, packed) for packed in json.loads(data)]
+        return [Run.unpack(job, json.loads(line)) for line in data.split(b"\n") if line]
     except (ValueError, TypeError) as error:
         msg = f"a part of the history of job {job!r} cannot be read: it holds {data[:60]!r}"
         raise StoreDamaged(msg) from error

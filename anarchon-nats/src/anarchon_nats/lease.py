@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,8 +19,8 @@ from anarchon_nats import decisions
 from anarchon_nats.base import NatsBase
 from anarchon_nats.failures import FAILURES
 from anarchon_nats.first import by_slot
-from anarchon_nats.jobstate import Chunk, JobState, Run, pack_runs, records_of, runs_from
-from anarchon_nats.link import Stored, both, together
+from anarchon_nats.jobstate import Chunk, JobState, Run, records_of, runs_from
+from anarchon_nats.link import Stored, together
 from anarchon_nats.options import Address, Options, Strategy
 from anarchon_nats.times import Reading
 
@@ -32,7 +32,7 @@ Decision = Callable[[JobState | None, int, Run | None], tuple[T, JobState | None
 SWAPS_MOST: Final = 500
 """How often a call starts anew because somebody else changed the job: each time somebody got on."""
 READS_MOST: Final = 5
-ENDED_MOST: Final = 32
+ENDED_MOST: Final = 16
 """How many ended runs a key holds before the older half of them moves into a message of its own."""
 KNOWN_MOST: Final = 1_000
 TOGETHER_MOST: Final = 32
@@ -61,6 +61,7 @@ class NatsLeaseBackend(NatsBase, LeaseBackend):
         super()._set_up(where, options, home)
         # What this process wrote last of a job; only ever tried, because the server compares the sequence.
         self._known: OrderedDict[str, Stored] = OrderedDict()
+        self._gone: deque[tuple[str, str]] = deque(maxlen=KNOWN_MOST)
 
     # -- one step
 
@@ -91,6 +92,9 @@ class NatsLeaseBackend(NatsBase, LeaseBackend):
                     continue
                 return answer
             if await self._write(changed, stored, chunks):
+                if step.holder and self._gone:  # a claim does not wait for this
+                    gone, self._gone = list(self._gone), deque(maxlen=KNOWN_MOST)
+                    await self._purge_all(gone)
                 return answer
             stored = None
         msg = (
@@ -104,8 +108,13 @@ class NatsLeaseBackend(NatsBase, LeaseBackend):
         if reading is not None:
             found = await self._link.get(self._found.name, subject=subject)
         else:
-            time, found = await both(self._clock.read(), self._link.get(self._found.name, subject=subject))
-            reading = time
+            asked = asyncio.ensure_future(self._link.get(self._found.name, subject=subject))
+            try:
+                reading = await self._clock.read()
+                found = await asked
+            finally:
+                asked.cancel()
+                asked.add_done_callback(lambda task: task.cancelled() or task.exception())
         return found or Stored(0, 0, b""), reading
 
     def _hinges(self, answer: Claim, reading: Reading) -> bool:
@@ -118,27 +127,29 @@ class NatsLeaseBackend(NatsBase, LeaseBackend):
         moved = await self._move(job)
         data = job.pack()
         sequence = await self._link.swap(self._names.job(job.job), data, over.sequence)
-        gone = ({moved} - {""}) if sequence is None else chunks - {chunk.name for chunk in job.chunks}
-        if sequence is not None:
-            self._known[job.job] = Stored(sequence, 0, data)
-            while len(self._known) > KNOWN_MOST:
-                self._known.popitem(last=False)
-        for each in gone:
-            # What stays behind of this is found by nobody, and goes with the job.
+        if sequence is None:
+            await self._purge_all([(job.job, moved)] if moved else [])
+            return False
+        self._known[job.job] = Stored(sequence, 0, data)
+        while len(self._known) > KNOWN_MOST:
+            self._known.popitem(last=False)
+        self._gone.extend((job.job, each) for each in chunks - {chunk.name for chunk in job.chunks})
+        return True
+
+    async def _purge_all(self, chunks: list[tuple[str, str]]) -> None:
+        """Remove chunks that no key names; what stays behind is found by nobody, and goes with its job."""
+        for job, each in chunks:
             with suppress(BackendError, *FAILURES):
-                await self._purge(self._names.chunk(job.job, each))
-        return sequence is not None
+                await self._purge(self._names.chunk(job, each))
 
     async def _move(self, job: JobState) -> str:
         """Move older runs that ended into a message of their own, before the key lets go of them; return its name."""
         if len(job.final) <= ENDED_MOST:
             return ""
-        oldest = sorted(job.final.items(), key=lambda item: int(item[1][0]))[: ENDED_MOST // 2]
-        for run, _ in oldest:
-            del job.final[run]
-        slots = [int(packed[0]) for _, packed in oldest]
-        chunk = Chunk(secrets.token_hex(6), min(slots), max(slots), len(slots))
-        await self._link.put(self._names.chunk(job.job, chunk.name), pack_runs([packed for _, packed in oldest]))
+        oldest = job.ended()[: ENDED_MOST // 2]
+        lines = b"\n".join(job.final.pop(name) for _, name in oldest)
+        chunk = Chunk(secrets.token_hex(6), oldest[0][0], oldest[-1][0], len(oldest))
+        await self._link.put(self._names.chunk(job.job, chunk.name), lines)
         job.chunks.append(chunk)
         return chunk.name
 
@@ -285,7 +296,7 @@ class NatsLeaseBackend(NatsBase, LeaseBackend):
 
     async def _newest(self, job: JobState, limit: int, since_ms: int) -> list[RunRecord] | None:
         """Read what the key holds, then chunks until no older one can be among the newest; None if one went meanwhile."""
-        runs = [*job.live.values(), *(Run.unpack(job.job, packed) for packed in job.final.values())]
+        runs = [*job.live.values(), *runs_from(job.job, b"\n".join(job.final.values()))]
         records = [record for run in runs for record in records_of(run) if record.slot_ms >= since_ms]
         for chunk in sorted(job.chunks, key=lambda each: each.high_ms, reverse=True):
             best = by_slot(records, limit)

@@ -18,10 +18,9 @@ from anarchon_nats.options import CALL_TIMEOUT_MS, Address
 from anarchon_nats.times import text_of, time_ms
 from anarchon_nats.wire import Denied, Wire, connect
 
-__all__ = ["Link", "Stored", "both", "together"]
+__all__ = ["Link", "Stored", "together"]
 
 T = TypeVar("T")
-U = TypeVar("U")
 EXPECTED: Final = "Nats-Expected-Last-Subject-Sequence"
 
 
@@ -42,13 +41,6 @@ async def together(*works: Awaitable[T]) -> list[T]:
     finally:
         for task in tasks:
             task.cancel()
-
-
-async def both(one: Awaitable[T], other: Awaitable[U]) -> tuple[T, U]:
-    """Do two things beside each other."""
-    first, second = asyncio.ensure_future(one), asyncio.ensure_future(other)
-    await together(first, second)
-    return first.result(), second.result()
 
 
 class Link:

@@ -7,7 +7,7 @@ import itertools
 import json
 import re
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
@@ -20,6 +20,8 @@ from anarchon_nats.options import Address
 
 __all__ = ["Denied", "Wire", "connect"]
 
+Arrival = Callable[[Msg], None]
+
 CLOSE_MS: Final = 1_000
 CONNECT_MS: Final = 1_500
 STREAMED_MOST: Final = 1_000_000
@@ -29,6 +31,18 @@ _DENIED: Final = re.compile(r'(?i)permissions violation for (?:publish|subscript
 
 class Denied(driver.Error):
     """The server does not let this user use a subject."""
+
+
+class Sink(asyncio.Future[Msg]):
+    """Takes every message of a subscription at once; the driver would start a task that waits for them."""
+
+    def __init__(self, arrived: Arrival) -> None:
+        super().__init__()
+        self._arrived = arrived
+
+    def set_result(self, result: Msg, /) -> None:
+        """Hand a message on; this future is never done."""
+        self._arrived(result)
 
 
 class Wire:
@@ -62,7 +76,7 @@ class Wire:
     async def start(self) -> None:
         """Subscribe to the inbox."""
         self._inbox = self._client.new_inbox()
-        self._subscription = await self._client.subscribe(f"{self._inbox}.*", cb=self._arrived)
+        self._subscription = await self._client.subscribe(f"{self._inbox}.*", future=Sink(self._arrived))
 
     # -- one request
 
@@ -114,7 +128,7 @@ class Wire:
         inbox = self._client.new_inbox()
         base = {"deliver_subject": inbox, "ack_policy": "none", "replay_policy": "instant"}
         asked = {"stream_name": stream, "config": {**base, "inactive_threshold": IDLE_NS, "mem_storage": True, **config}}
-        subscription = await self._client.subscribe(inbox, cb=queue.put)
+        subscription = await self._client.subscribe(inbox, future=Sink(queue.put_nowait))
         self._streams.add(queue)
         made: dict[str, Any] | None = None
         try:
@@ -137,7 +151,7 @@ class Wire:
                     if made is not None:
                         await self._client.publish(f"$JS.API.CONSUMER.DELETE.{stream}.{made['name']}", b"")
 
-    async def _arrived(self, message: Msg) -> None:
+    def _arrived(self, message: Msg) -> None:
         number = message.subject.rpartition(".")[2]
         known = self._waiting.get(number)
         if known is not None and not known[0].done():
@@ -213,6 +227,7 @@ async def connect(address: Address, place: int) -> Wire:
                 connect_timeout=5,
                 reconnect_time_wait=0,
                 max_reconnect_attempts=1,
+                skip_subject_validation=True,  # every subject is spelled by `names`
                 error_cb=complain,
                 closed_cb=wire.broken,
             )
