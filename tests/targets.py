@@ -10,8 +10,8 @@ from pathlib import Path
 from anarchon.backend import Backend
 from anarchon.memory import MemoryBackend, MemoryStore
 from anarchon_conformance import Profile, Report, RunOptions, Target, Tier, run
+from stores.faketime import Stepped, SteppedPostgres, SteppedRedis70
 from stores.fleet import Fleet
-from stores.nats import Nats, Nats29, Nats215
 from stores.pgbouncer import PgBouncer
 from stores.postgres import Postgres
 from stores.rabbitmq import RabbitMQ, RabbitMQ40, RabbitMQ310
@@ -23,7 +23,8 @@ __all__ = ["TARGETS", "Ours"]
 
 SEED = 20_261_201
 ALL = (Tier.CLAUSES, Tier.DUELS, Tier.PLANS, Tier.CHAOS)
-IN_PROCESS = (Tier.CLAUSES, Tier.DUELS, Tier.PLANS)
+UNKILLED = (Tier.CLAUSES, Tier.DUELS, Tier.PLANS)
+CLAUSES = (Tier.CLAUSES,)
 SHORT = (Tier.CLAUSES, Tier.DUELS)
 """Every server has one target with all tiers; its other ways in are the same code behind another door. At night all run all."""
 
@@ -76,6 +77,19 @@ class ServerTarget(Target):
         await asyncio.to_thread(self.server.restart)
 
 
+class SteppedTarget(ServerTarget):
+    """A store whose clock may be stepped."""
+
+    def __init__(self, server: Stepped, url: str) -> None:
+        super().__init__(server, url)
+        self._stepped = server
+        self._offset_ms = 0
+
+    async def step_clock(self, delta_ms: int) -> None:
+        self._offset_ms += delta_ms
+        await asyncio.to_thread(self._stepped.step_clock, self._offset_ms)
+
+
 @dataclass(frozen=True, slots=True)
 class Ours:
     """One of our targets: what it needs, how it is made, which tiers it runs by default."""
@@ -98,6 +112,16 @@ def _postgres(fleet: Fleet, folder: Path) -> Target:
     return ServerTarget(server, server.url())
 
 
+def _stepped_postgres(fleet: Fleet, folder: Path) -> Target:
+    server = fleet.new(SteppedPostgres)
+    return SteppedTarget(server, server.url())
+
+
+def _stepped_redis(fleet: Fleet, folder: Path) -> Target:
+    server = fleet.new(SteppedRedis70)
+    return SteppedTarget(server, server.url())
+
+
 def _pooled(fleet: Fleet, folder: Path) -> Target:
     server = fleet.new(Postgres)
     return ServerTarget(server, fleet.adopt(PgBouncer.before(server)).url())
@@ -107,21 +131,6 @@ def _redis(kind: type[Redis], strategy: str) -> Callable[[Fleet, Path], Target]:
     def make(fleet: Fleet, folder: Path) -> Target:
         server = fleet.shared(_SYNCED[kind])
         return ServerTarget(server, server.url(options={"strategy": strategy, "prefix": f"kit-{strategy}:"}))
-
-    return make
-
-
-class NatsTarget(ServerTarget):
-    """A NATS server: each side asks now and then whether the other is there."""
-
-    def ungated(self, chunk: bytes) -> bool:
-        return chunk in {b"PING\r\n", b"PONG\r\n"}
-
-
-def _nats(kind: type[Nats], strategy: str) -> Callable[[Fleet, Path], Target]:
-    def make(fleet: Fleet, folder: Path) -> Target:
-        server = fleet.shared(kind)
-        return NatsTarget(server, server.url(options={"strategy": strategy, "prefix": f"kit-{strategy}"}))
 
     return make
 
@@ -151,24 +160,20 @@ def _rabbitmq(kind: type[RabbitMQ], strategy: str, how: type[RabbitMQTarget] = R
 _SYNCED: dict[type[Redis], type[Redis]] = {kind: synced(kind) for kind in (Redis70, Redis86, Valkey91, RedisCluster70)}
 
 TARGETS = (
-    Ours("memory", "anarchon-core", lambda fleet, folder: MemoryTarget(), tiers=IN_PROCESS, at_night=IN_PROCESS),
+    Ours("memory", "anarchon-core", lambda fleet, folder: MemoryTarget(), tiers=UNKILLED, at_night=UNKILLED),
     Ours("SQLite", "anarchon-sqlite", lambda fleet, folder: SQLiteTarget(folder / "kit.db")),
     Ours("PostgreSQL 15", "anarchon-postgres", _postgres, (Postgres,)),
+    Ours("PostgreSQL 15, clock stepped", "anarchon-postgres", _stepped_postgres, (SteppedPostgres,), CLAUSES, UNKILLED),
     Ours("PostgreSQL 15 through PgBouncer", "anarchon-postgres", _pooled, (Postgres, PgBouncer), SHORT),
     Ours("Redis 7.0 lease", "anarchon-redis", _redis(Redis70, "lease"), (Redis70,)),
     Ours("Redis 7.0 stream-id", "anarchon-redis", _redis(Redis70, "stream-id"), (Redis70,), SHORT),
     Ours("Redis 7.0 script", "anarchon-redis", _redis(Redis70, "script"), (Redis70,), SHORT),
     Ours("Redis 8.6 idmp", "anarchon-redis", _redis(Redis86, "idmp"), (Redis86,), SHORT),
     Ours("Valkey 9.1 lease", "anarchon-redis", _redis(Valkey91, "lease"), (Valkey91,), SHORT),
-    Ours("NATS 2.9 msg-id", "anarchon-nats", _nats(Nats29, "msg-id"), (Nats29,), SHORT),
-    Ours("NATS 2.9 lease", "anarchon-nats", _nats(Nats29, "lease"), (Nats29,)),
-    Ours("NATS 2.9 cas", "anarchon-nats", _nats(Nats29, "cas"), (Nats29,), SHORT),
-    Ours("NATS 2.15 msg-id", "anarchon-nats", _nats(Nats215, "msg-id"), (Nats215,), SHORT),
-    Ours("NATS 2.15 lease", "anarchon-nats", _nats(Nats215, "lease"), (Nats215,), SHORT),
-    Ours("NATS 2.15 cas", "anarchon-nats", _nats(Nats215, "cas"), (Nats215,), SHORT),
     Ours("RabbitMQ 3.10 token", "anarchon-rabbitmq", _rabbitmq(RabbitMQ310, "token", ShelteredRabbitMQ), (RabbitMQ310,), SHORT),
     Ours("RabbitMQ 3.10 gate", "anarchon-rabbitmq", _rabbitmq(RabbitMQ310, "gate"), (RabbitMQ310,), SHORT),
     Ours("RabbitMQ 4.0 token", "anarchon-rabbitmq", _rabbitmq(RabbitMQ40, "token"), (RabbitMQ40,)),
     Ours("RabbitMQ 4.0 gate", "anarchon-rabbitmq", _rabbitmq(RabbitMQ40, "gate", ShelteredRabbitMQ), (RabbitMQ40,), SHORT),
-    Ours("Redis 7.0 cluster lease", "anarchon-redis", _redis(RedisCluster70, "lease"), (RedisCluster70,), (Tier.CLAUSES,)),
+    Ours("Redis 7.0 lease, clock stepped", "anarchon-redis", _stepped_redis, (SteppedRedis70,), CLAUSES, UNKILLED),
+    Ours("Redis 7.0 cluster lease", "anarchon-redis", _redis(RedisCluster70, "lease"), (RedisCluster70,), CLAUSES),
 )

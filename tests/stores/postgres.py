@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from stores.server import POLL_S, Server, ServerFailed
 
-__all__ = ["Postgres", "Postgres17", "SteppedPostgres", "as_postgres"]
+__all__ = ["Postgres", "Postgres17", "as_postgres"]
 
 PREPARE_LIMIT_S = 120
 CHILDREN_LIMIT_S = 5.0
@@ -151,46 +151,3 @@ class Postgres17(Postgres):
     """A PostgreSQL 17 server, where one is installed."""
 
     version: ClassVar[int] = 17
-
-
-class SteppedPostgres(Postgres):
-    """A PostgreSQL server whose clock can be stepped: it runs under Debian's libfaketime."""
-
-    name: ClassVar[str] = "PostgreSQL with a clock to step"
-
-    @staticmethod
-    def library() -> Path | None:
-        """Return the library that fakes the time, or None."""
-        return next(iter(sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))), None)
-
-    @classmethod
-    def absent(cls) -> str | None:
-        return super().absent() or (None if cls.library() else f"{cls.name}: package libfaketime not installed")
-
-    @property
-    def clock(self) -> Path:
-        """The file that says how far the server's clock is off."""
-        return self.folder / "clock"
-
-    def prepare(self) -> None:
-        """Make the cluster, and a clock that is right."""
-        super().prepare()
-        self.step_clock(0)
-
-    def command(self) -> list[str]:
-        """Return the postmaster with the library loaded into it alone: what changes the user must not meet it first."""
-        words, before = super().command(), as_postgres(self.folder)
-        settings = {
-            "LD_PRELOAD": str(self.library()),
-            "FAKETIME_TIMESTAMP_FILE": str(self.clock),
-            "FAKETIME_NO_CACHE": "1",
-            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-        }
-        return [*(before or ["env"]), *(f"{name}={value}" for name, value in settings.items()), *words[len(before) :]]
-
-    def step_clock(self, offset_ms: int) -> None:
-        """Set the server's clock so far off the machine's, at once and for every connection."""
-        fresh = self.clock.with_suffix(".new")
-        fresh.write_text(f"{offset_ms / 1000:+.3f}s\n")
-        fresh.chmod(0o644)
-        fresh.replace(self.clock)

@@ -52,6 +52,7 @@ NEEDED: tuple[Tool, ...] = (
     Tool("initdb", "postgresql-15", ("/usr/lib/postgresql/15/bin",)),
     Tool("pgbouncer", "pgbouncer"),
     Tool("redis-server", "redis-server"),
+    Tool("faketime", "faketime"),
     Tool("rabbitmq-server", "rabbitmq-server"),
     Tool("nats-server", "nats-server"),
 )
