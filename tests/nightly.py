@@ -6,6 +6,7 @@ Each report is written to `tests/reports/`; without names all targets are run, w
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -38,7 +39,7 @@ def main(names: list[str]) -> int:
         now = datetime.now(UTC)
         head = f"# {ours.name}: nightly run of {now:%Y-%m-%d}\n\nSeed {SEED}, commit {commit}, {os.cpu_count()} cores.\n\n"
         REPORTS.mkdir(exist_ok=True)
-        page = REPORTS / f"{ours.name.lower().replace(' ', '-')}.md"
+        page = REPORTS / f"{re.sub('[^a-z0-9.]+', '-', ours.name.lower())}.md"
         page.write_text(head + markdown_of(report))
         passed = passed and report.passed
     return 0 if passed else 1
