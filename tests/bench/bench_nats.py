@@ -1,8 +1,8 @@
 """What claims cost on NATS, as ratios to its own floors: `PYTHONPATH=tests python tests/bench/bench_nats.py`.
 
 The floor of msg-id and cas is a message that the driver publishes and that JetStream acknowledges; that of the lease is the
-bare round trip (PING, PONG) times the round trips that a claim takes one after the other. Both are measured on the same server, in
-alternating runs of which the median counts. Besides: a hundred claims together, and 300 claims a second for a minute.
+bare round trip (PING, PONG) times the round trips that a claim takes one after the other. Both are measured on the same
+server, in alternating runs of which the median counts. Besides: a hundred claims together, and 300 claims a second for a minute.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ SLICES = 20
 """A run is so many slices of floor and work in turn: what else the machine does falls on both."""
 CALLS = 25
 FIRST_LEAST, LEASE_LEAST = 0.90, 0.45
-MANY, MANY_LEAST = 100, 3.0
+ASKED_LEAST = 0.30
+"""Where the time is asked for beside the key, on 2.10 and newer: two answers have to be read in one round trip."""
+MANY, MANY_LEAST = 100, {"lease": 1.1, "cas": 3.0, "msg-id": 3.0}
+"""A lease claim is two requests and the reading of a job: together they wait less, but each is still read and decided."""
 RATE, STORM_S, MAX_AGE_S = 300, 60, 10
 GROWTH_MOST_MB = 4.0
 KEPT_MOST = 1.5
@@ -83,7 +86,7 @@ class Bench:
 
     async def claims(self, *, forget: bool = False) -> float:
         """Return the milliseconds of a won claim; the runs are ended between the rounds."""
-        requests = [self.request() for _ in range(CALLS)]
+        requests = [self.request(f"job{n:03}") for n in range(CALLS)]
         began = time.perf_counter()
         for request in requests:
             if forget:
@@ -141,6 +144,7 @@ def test_a_claim_costs_what_a_published_message_costs(server: Nats, strategy: st
 def test_a_lease_claim_costs_its_round_trips(server: Nats, fresh: bool) -> None:
     """Clock and key are asked for together; 2.9 does not tell the time, so a tick is published and read back first."""
     trips = 2 if not fresh or server.name == Nats215.name else 3
+    least = ASKED_LEAST if fresh and trips == 2 else LEASE_LEAST
 
     async def act() -> tuple[float, float]:
         async with Bench(server, "lease") as bench:
@@ -149,9 +153,9 @@ def test_a_lease_claim_costs_its_round_trips(server: Nats, fresh: bool) -> None:
 
     ratio, published = asyncio.run(act())
     what = "clock read" if fresh else "clock known"
-    tell(server, f"lease claim, {what} / {trips} round trips", ratio, f"at least {LEASE_LEAST}")
+    tell(server, f"lease claim, {what} / {trips} round trips", ratio, f"at least {least}")
     tell(server, f"lease claim, {what} / publish and acknowledge", published, "none")
-    assert ratio >= LEASE_LEAST
+    assert ratio >= least
 
 
 @pytest.mark.bench
@@ -180,8 +184,8 @@ def test_a_hundred_claims_together(server: Nats, strategy: str) -> None:
             return await compared(singly, at_once, fold=min)
 
     ratio = asyncio.run(act())
-    tell(server, f"{strategy}: 100 claims singly / together", ratio, f"at least {MANY_LEAST:g}")
-    assert ratio >= MANY_LEAST
+    tell(server, f"{strategy}: 100 claims singly / together", ratio, f"at least {MANY_LEAST[strategy]:g}")
+    assert ratio >= MANY_LEAST[strategy]
 
 
 def resident_mb() -> float:

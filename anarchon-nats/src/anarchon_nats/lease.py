@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, TypeVar
@@ -73,6 +73,7 @@ class NatsLeaseBackend(NatsBase, LeaseBackend):
         subject = self._names.job(step.job)
         stored = self._known.pop(step.job, None) if step.holder else None
         reading: Reading | None = None
+        sure = self._found.nodes == 1
         for _ in range(SWAPS_MOST):
             tried = stored is not None
             if stored is None:
@@ -85,6 +86,11 @@ class NatsLeaseBackend(NatsBase, LeaseBackend):
             answer, changed = decide(job, reading.least_ms(), archived)
             if changed is None and tried:
                 stored = None  # what is remembered may be old: only a write proves that it was not
+                continue
+            if answer is False and not sure:
+                # A server that was just chosen may answer before it knows all: what it stores first makes it (C15).
+                await self._link.put(self._names.clock, b"")
+                sure, stored = True, None
                 continue
             if changed is None:
                 if isinstance(answer, Claim) and self._hinges(answer, reading):
@@ -106,9 +112,9 @@ class NatsLeaseBackend(NatsBase, LeaseBackend):
         """Read a key and, beside it, the server's clock unless it is known already."""
         reading = reading or self._clock.reading
         if reading is not None:
-            found = await self._link.get(self._found.name, subject=subject)
+            found = await self._newest_of(subject)
         else:
-            asked = asyncio.ensure_future(self._link.get(self._found.name, subject=subject))
+            asked = asyncio.ensure_future(self._newest_of(subject))
             try:
                 reading = await self._clock.read()
                 found = await asked
@@ -116,6 +122,10 @@ class NatsLeaseBackend(NatsBase, LeaseBackend):
                 asked.cancel()
                 asked.add_done_callback(lambda task: task.cancelled() or task.exception())
         return found or Stored(0, 0, b""), reading
+
+    def _newest_of(self, subject: str) -> Awaitable[Stored | None]:
+        name = self._found.name
+        return self._link.peek(name, subject) if self._found.direct else self._link.get(name, subject=subject)
 
     def _hinges(self, answer: Claim, reading: Reading) -> bool:
         """Return whether a refusal could be wrong by as much as an earlier reading of the clock is not exact."""
@@ -253,7 +263,7 @@ class NatsLeaseBackend(NatsBase, LeaseBackend):
         found: dict[str, JobState] = {}
         for start in range(0, len(names), TOGETHER_MOST):
             some = names[start : start + TOGETHER_MOST]
-            cells = await together(*(self._link.get(self._found.name, subject=self._names.job(name)) for name in some))
+            cells = await together(*(self._newest_of(self._names.job(name)) for name in some))
             for name, stored in zip(some, cells, strict=True):
                 job = _job_of(stored or Stored(0, 0, b""), name)
                 if job is not None:

@@ -197,6 +197,17 @@ class Link:
         message = reply["message"]
         return Stored(int(message["seq"]), time_ms(message["time"]), base64.b64decode(message.get("data", "")))
 
+    async def peek(self, stream: str, subject: str) -> Stored | None:
+        """Read the newest message of a subject as any server that has it knows it: the shorter way where there is only one."""
+        wire = await self._connected()
+        message = await wire.ask(f"$JS.API.DIRECT.GET.{stream}.{subject}")
+        told = message.headers or {}
+        if "Status" in told:
+            if told["Status"] == "404":
+                return None
+            raise ApiError(int(told["Status"]), 0, str(told.get("Description", "refused")))
+        return Stored(int(told["Nats-Sequence"]), time_ms(told["Nats-Time-Stamp"]), message.data)
+
     async def stored(self, stream: str, subject: str, *, since_ms: int | None = None) -> AsyncIterator[Stored]:
         """Give what a stream holds of a subject, oldest first; with `since_ms`, what was stored from then on."""
         config: dict[str, object] = {"filter_subject": subject, "deliver_policy": "all"}

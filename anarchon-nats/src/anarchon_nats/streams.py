@@ -34,6 +34,11 @@ class Found:
         return self.config.get("storage") != "memory"
 
     @property
+    def direct(self) -> bool:
+        """Whether a direct get cannot be answered by a server that is behind: there is one, and it offers that."""
+        return bool(self.config.get("allow_direct")) and self.nodes == 1 and int(self.config.get("num_replicas", 1)) == 1
+
+    @property
     def max_age_ms(self) -> int:
         """How long it keeps a message; 0 = for ever."""
         return int(self.config.get("max_age", 0)) // NS
@@ -59,7 +64,13 @@ def wanted(names: Names, options: Options) -> dict[str, Any]:
         limits["max_msgs_per_subject"] = KEPT_OF_A_SLOT
     else:
         # What a key-value bucket is: only the newest of each key, purges allowed, no age.
-        limits = {"max_msgs_per_subject": 1, "allow_rollup_hdrs": True, "deny_delete": True, "discard": "new"}
+        limits = {
+            "max_msgs_per_subject": 1,
+            "allow_rollup_hdrs": True,
+            "deny_delete": True,
+            "discard": "new",
+            "allow_direct": True,
+        }
     return {
         "name": names.stream,
         "description": f"anarchon, strategy {options.strategy}, prefix {options.prefix}",
