@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from aiormq.exceptions import ChannelPreconditionFailed, DeliveryError, PublishError
+from aiormq.exceptions import ChannelNotFoundEntity, ChannelPreconditionFailed, DeliveryError, PublishError
+from anarchon.clock import SystemClock
 from anarchon.errors import BackendError
 from anarchon.types import Claim, ClaimRequest, Outcome
 from pamqp.commands import Basic
@@ -17,6 +18,9 @@ from anarchon_rabbitmq.names import NOBODY, Names, gate_arguments, holder_of, to
 
 __all__ = ["Deciding"]
 
+T = TypeVar("T")
+
+PAUSES_MS: Final = (5, 20, 80)
 ASKED_MAX: Final = 10_000
 EXPIRES: Final = "x-expires"
 EXCHANGE: Final = "x-dead-letter-exchange"
@@ -44,6 +48,7 @@ class Deciding:
         self._names = names
         self._slot_ttl_ms = slot_ttl_ms
         self._earlier = earlier
+        self._clock = SystemClock()
         self._asked: OrderedDict[str, bool] = OrderedDict()
         """Tokens that went to a gate: whether they are known to have been let in."""
 
@@ -84,6 +89,18 @@ class Deciding:
         return WON
 
     async def _declare(self, queue: str, arguments: dict[str, Any]) -> Misfit | None:
+        return await self._patiently(lambda: self._declare_once(queue, arguments))
+
+    async def _patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Ask again what met a queue in the making, or one whose node is coming back: then nothing was declared or published."""
+        for pause_ms in PAUSES_MS:
+            try:
+                return await ask()
+            except ChannelNotFoundEntity:
+                await self._clock.sleep_ms(pause_ms)
+        return await ask()
+
+    async def _declare_once(self, queue: str, arguments: dict[str, Any]) -> Misfit | None:
         try:
             async with self._link.channel(confirms=False) as channel:
                 await channel.queue_declare(queue, durable=True, arguments=arguments)
@@ -145,6 +162,9 @@ class Deciding:
         return await self._believed(request, claim)
 
     async def _publish(self, queue: str, expires_ms: int | None) -> Claim | Misfit:
+        return await self._patiently(lambda: self._publish_once(queue, expires_ms))
+
+    async def _publish_once(self, queue: str, expires_ms: int | None) -> Claim | Misfit:
         """Declare and publish in one flight: what follows a refused declaration on its channel is not looked at."""
         try:
             async with self._link.channel(confirms=True) as channel:

@@ -22,7 +22,14 @@ _SETUP: Final = (
     driver.ConnectionNotAllowed,
     driver.ChannelAccessRefused,
 )
-_GONE: Final = (driver.AMQPConnectionError, driver.ChannelInvalidStateError, OSError, EOFError, RuntimeError)
+_GONE: Final = (
+    driver.AMQPConnectionError,
+    driver.ChannelInvalidStateError,
+    driver.ChannelNotFoundEntity,
+    OSError,
+    EOFError,
+    RuntimeError,
+)
 _MISFIT: Final = re.compile(r"inequivalent arg '(?P<argument>[^']+)' for queue '")
 _CURRENT: Final = re.compile(r" but current is (?:the value )?'(?P<value>[^']*)(?P<end>')?")
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Any, Final
 
 from aiormq.exceptions import ChannelNotFoundEntity, ChannelPreconditionFailed
+from anarchon.clock import SystemClock
 from anarchon.errors import BackendError
 from anarchon.types import RunRecord
 from pamqp.commands import Basic
@@ -26,6 +29,8 @@ ACK_EVERY: Final = 500
 SLACK: Final = 32
 """Offsets are not counts: the broker's own entries take some."""
 WIDEN: Final = 4
+EMPTY_MS: Final = 200
+"""How long a stream that seems to hold nothing is given to say otherwise: rarely its end is sent a moment late."""
 FEW: Final = 50
 """How many runs are looked at first where only those since an instant are wanted."""
 EARLY_MS: Final = 60_000
@@ -45,11 +50,13 @@ class Reader:
         self._channel = channel
         self._until = until
         self.bodies: list[tuple[int, bytes]] = []
+        self.first = asyncio.Event()
         self.complete = asyncio.Event()
 
     async def take(self, message: Any) -> None:
         offset = int(message.header.properties.headers["x-stream-offset"])
         self.bodies.append((offset, message.body))
+        self.first.set()
         if len(self.bodies) % ACK_EVERY == 0:
             await self._channel.basic_ack(message.delivery.delivery_tag, multiple=True, wait=False)
         if self._until is not None and offset >= self._until:
@@ -61,6 +68,10 @@ class Reader:
         return max((offset for offset, _ in self.bodies), default=None)
 
 
+def _message() -> Basic.Properties:
+    return Basic.Properties(delivery_mode=2, content_type="application/json")
+
+
 class Journal:
     """The streams of one prefix."""
 
@@ -70,35 +81,38 @@ class Journal:
         self._sizes: dict[str, int] = {}
         self._made: OrderedDict[str, None] = OrderedDict()
         self._making: dict[str, asyncio.Lock] = {}
-        self._starting: set[asyncio.Task[None]] = set()
-        self._started: dict[str, set[asyncio.Task[None]]] = {}
+        self._starts: list[RunRecord] = []
+        self._starting: asyncio.Task[None] | None = None
+        self._clock = SystemClock()
 
     # -- writing
 
     def begin(self, record: RunRecord, history_size: int) -> None:
-        """Write the start of a run aside: the claim is decided and does not wait for it, the end says all of it again."""
+        """Write the start of a run aside: the claim is decided and does not wait for it, its end says all of it again."""
         if len(self._sizes) >= STREAMS_MAX:
             self._sizes.clear()
         self._sizes[record.job] = history_size
-        if len(self._starting) >= STARTS_MAX:
-            return
-        task = asyncio.ensure_future(self._quietly(record))
-        self._starting.add(task)
-        jobs = self._started.setdefault(record.job, set())
-        jobs.add(task)
+        if len(self._starts) < STARTS_MAX:
+            self._starts.append(record)
+        if self._starting is None or self._starting.done():
+            self._starting = asyncio.ensure_future(self._begin_all())
 
-        def ended(_: asyncio.Task[None]) -> None:
-            self._starting.discard(task)
-            jobs.discard(task)
-            if not jobs and self._started.get(record.job) is jobs:
-                del self._started[record.job]
+    async def _begin_all(self) -> None:
+        while self._starts:
+            starts, self._starts = self._starts, []
+            with contextlib.suppress(BackendError):  # a run without a start in the history is still the winner's
+                await self._link.within(functools.partial(self._begin_some, starts))
 
-        task.add_done_callback(ended)
-
-    async def _quietly(self, record: RunRecord) -> None:
-        # A run without a start in the history is still the winner's; its end says all of it again.
-        with contextlib.suppress(BackendError):
-            await self.write(record)
+    async def _begin_some(self, starts: Sequence[RunRecord]) -> None:
+        streams = {self._names.history(record.job): record.job for record in starts}
+        made = (self._make(stream, self._sizes.get(job, HISTORY_DEFAULT)) for stream, job in streams.items())
+        failed = [answer for answer in await asyncio.gather(*made, return_exceptions=True) if isinstance(answer, BaseException)]
+        async with self._link.channel(confirms=False) as channel:
+            for record in starts:
+                body, stream = encoded(record), self._names.history(record.job)
+                await channel.basic_publish(body, routing_key=stream, properties=_message(), wait=False)
+        if failed:
+            raise failed[0]
 
     async def write(self, record: RunRecord) -> None:
         """Append a record; twice is as good as once.
@@ -109,12 +123,10 @@ class Journal:
         stream, body = self._names.history(record.job), encoded(record)
 
         async def append() -> None:
-            if stream not in self._made:
-                await self._make(stream, self._sizes.get(record.job, HISTORY_DEFAULT))
-            message = Basic.Properties(delivery_mode=2, content_type="application/json")
+            await self._make(stream, self._sizes.get(record.job, HISTORY_DEFAULT))
             try:
                 async with self._link.channel(confirms=True) as channel:
-                    await channel.basic_publish(body, routing_key=stream, mandatory=True, properties=message)
+                    await channel.basic_publish(body, routing_key=stream, mandatory=True, properties=_message())
             except BaseException:
                 self._made.pop(stream, None)  # somebody may have deleted it
                 raise
@@ -123,6 +135,8 @@ class Journal:
 
     async def _make(self, stream: str, history_size: int) -> None:
         """Declare a stream; one task at a time, because what meets a stream in the making loses its connection."""
+        if stream in self._made:
+            return
         async with self._making.setdefault(stream, asyncio.Lock()):
             if stream in self._made:
                 return
@@ -156,11 +170,10 @@ class Journal:
             return misfit
         return None
 
-    async def settle(self, job: str | None = None) -> None:
-        """Wait until the starts under way (of one job) are written, for a moment at most."""
-        waiting = self._starting if job is None else self._started.get(job, ())
-        if waiting:
-            await asyncio.wait(tuple(waiting), timeout=SETTLE_MS / 1000)
+    async def settle(self) -> None:
+        """Wait until the starts under way are written, for a moment at most."""
+        if self._starting is not None and not self._starting.done():
+            await asyncio.wait({self._starting}, timeout=SETTLE_MS / 1000)
 
     async def open(self) -> None:
         """Make ready; the first record or question connects."""
@@ -169,9 +182,10 @@ class Journal:
     async def close(self) -> None:
         """Let go of what is still under way, and of the connection."""
         await self.settle()
-        for task in tuple(self._starting):
-            task.cancel()
-        await asyncio.gather(*self._starting, return_exceptions=True)
+        starting, self._starting, self._starts = self._starting, None, []
+        if starting is not None:
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
         self._made.clear()
         await self._link.close()
 
@@ -202,7 +216,9 @@ class Journal:
                 if len(found) >= limit or first == 0 or bodies[0][0] > first or oldest_ms < since_ms - EARLY_MS:
                     return found[:limit]
                 span *= WIDEN
-        except ChannelNotFoundEntity:
+        except ChannelNotFoundEntity as error:
+            if "no queue" not in str(error):
+                raise
             return []
 
     async def _consumed(self, stream: str, offset: int | str, *, until: int | None) -> Reader:
@@ -215,6 +231,8 @@ class Journal:
             await channel.basic_qos(prefetch_count=AHEAD)
             if until is not None:
                 await reader.complete.wait()
+            elif not reader.bodies:
+                await self._clock.wait(reader.first, EMPTY_MS)
             await channel.basic_cancel(str(consumer.consumer_tag))
             await channel.close()  # with it goes what is not acknowledged, and the limit
             return reader

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, TypeVar
 
-from aiormq.abc import AbstractChannel as Channel
 from aiormq.abc import AbstractConnection as Connection
 from anarchon.clock import SystemClock
 from anarchon.errors import BackendError, BackendTimeout, BackendUnavailable
 
+from anarchon_rabbitmq.channels import OurChannel as Channel
 from anarchon_rabbitmq.channels import open_channel
 from anarchon_rabbitmq.failures import FAILURES, explain
 from anarchon_rabbitmq.options import Address

@@ -222,7 +222,7 @@ class RabbitMQBackend(Backend):
         return None
 
     async def history(self, job: str, *, limit: int, since_ms: int = 0) -> list[RunRecord]:
-        await self._journal.settle(job)
+        await self._journal.settle()
         if limit <= 0:
             return []
         return await self._journal.read(job, limit=limit, since_ms=since_ms)
