@@ -154,6 +154,21 @@ def test_k10_a_late_window_beyond_the_stores_memory_is_refused_on_any_backend() 
     assert "catch_up_window=120" in text
 
 
+def test_k10_the_backends_own_option_is_the_remedy_where_it_has_one() -> None:
+    text = refusal(FirstComeBackend(memory_option="keep"), max_late=893)
+    assert "shorten max_late or write keep=901 or more" in text
+    Scheduler(backend=FirstComeBackend(remembers_ms=901_000)).add_job(nothing, "* * * * *", max_late=893)
+
+
+def test_a_job_of_more_runs_than_a_store_bears_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
+    backend = FirstComeBackend(costly_runs=90, memory_option="keep")
+    Scheduler(backend=backend).add_job(nothing, Every(seconds=10), name="calm")
+    Scheduler(backend=backend).add_job(nothing, Every(seconds=9), name="busy")
+    (said,) = [record.getMessage() for record in caplog.records if record.name == "anarchon.job"]
+    assert said.startswith("busy: this store keeps something for each run for 900 s, which is 100 at a time")
+    assert "shorten keep" in said
+
+
 def test_k10_more_late_runs_than_the_store_remembers_are_refused() -> None:
     backend = MemoryBackend()
     backend.limits = Limits(remembers_runs=100)
