@@ -71,6 +71,12 @@ class Link:
 
     async def close(self) -> None:
         """Close an own connection, and of a borrowed one only our channels (C24)."""
+        if self._home is None or self._home is asyncio.get_running_loop() or not self._home.is_running():
+            await self._close()
+        else:
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._close(), self._home))
+
+    async def _close(self) -> None:
         self._places = self._connecting = None
         idle, self._idle = self._idle, {True: [], False: []}
         wire, self._wire, self._connection = self._wire, None, None
