@@ -184,3 +184,38 @@ def test_a_backend_that_is_not_open_says_so(newest: Any) -> None:
 
     with pytest.raises(BackendUnavailable, match="is not open"):
         asyncio.run(from_url(newest.url()).now_ms())
+
+
+@pytest.mark.parametrize("strategy", ["lease", "cas", "msg-id"])
+def test_hundreds_of_claims_leave_nothing_behind_in_the_client(strategy: str, newest: Any, on: Any, play: Play) -> None:
+    """The short form of a minute at 300 claims a second (tests/bench)."""
+    import gc
+    import tracemalloc
+
+    store = on(newest, strategy)
+
+    async def act(backend: Any) -> None:
+        first_ms = await backend.now_ms() - 50_000
+
+        async def storm(start: int) -> None:
+            for slot_ms in range(start, start + 200, 10):
+                keys = [(f"job{n}", slot_ms) for n in range(10)]
+                requests = [await store.request(backend, job, slot_ms=at, keep_ms=1_000) for job, at in keys]
+                assert all(claim.won for claim in await backend.claim_many(requests))
+                await asyncio.gather(*(backend.finish(request.key, request.token, DONE) for request in requests))
+
+        await storm(first_ms)
+        gc.collect()
+        tracemalloc.start()
+        try:
+            await storm(first_ms + 1_000)
+            gc.collect()
+            early, _ = tracemalloc.get_traced_memory()
+            await storm(first_ms + 2_000)
+            gc.collect()
+            late, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert late - early < 100_000
+
+    play(act, store.make())
