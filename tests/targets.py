@@ -12,6 +12,7 @@ from anarchon.memory import MemoryBackend, MemoryStore
 from anarchon_conformance import Profile, Report, RunOptions, Target, Tier, run
 from stores.faketime import Stepped, SteppedPostgres, SteppedRedis70
 from stores.fleet import Fleet
+from stores.nats import Nats, Nats29, Nats215
 from stores.pgbouncer import PgBouncer
 from stores.postgres import Postgres
 from stores.rabbitmq import RabbitMQ, RabbitMQ40, RabbitMQ310
@@ -135,6 +136,21 @@ def _redis(kind: type[Redis], strategy: str) -> Callable[[Fleet, Path], Target]:
     return make
 
 
+class NatsTarget(ServerTarget):
+    """A NATS server: each side asks now and then whether the other is there."""
+
+    def ungated(self, chunk: bytes) -> bool:
+        return chunk in {b"PING\r\n", b"PONG\r\n"}
+
+
+def _nats(kind: type[Nats], strategy: str) -> Callable[[Fleet, Path], Target]:
+    def make(fleet: Fleet, folder: Path) -> Target:
+        server = fleet.shared(kind)
+        return NatsTarget(server, server.url(options={"strategy": strategy, "prefix": f"kit-{strategy}"}))
+
+    return make
+
+
 class RabbitMQTarget(ServerTarget):
     """A RabbitMQ broker: each side sends an empty frame now and then."""
 
@@ -170,6 +186,12 @@ TARGETS = (
     Ours("Redis 7.0 script", "anarchon-redis", _redis(Redis70, "script"), (Redis70,), SHORT),
     Ours("Redis 8.6 idmp", "anarchon-redis", _redis(Redis86, "idmp"), (Redis86,), SHORT),
     Ours("Valkey 9.1 lease", "anarchon-redis", _redis(Valkey91, "lease"), (Valkey91,), SHORT),
+    Ours("NATS 2.9 msg-id", "anarchon-nats", _nats(Nats29, "msg-id"), (Nats29,), SHORT),
+    Ours("NATS 2.9 lease", "anarchon-nats", _nats(Nats29, "lease"), (Nats29,)),
+    Ours("NATS 2.9 cas", "anarchon-nats", _nats(Nats29, "cas"), (Nats29,), SHORT),
+    Ours("NATS 2.15 msg-id", "anarchon-nats", _nats(Nats215, "msg-id"), (Nats215,), SHORT),
+    Ours("NATS 2.15 lease", "anarchon-nats", _nats(Nats215, "lease"), (Nats215,), SHORT),
+    Ours("NATS 2.15 cas", "anarchon-nats", _nats(Nats215, "cas"), (Nats215,), SHORT),
     Ours("RabbitMQ 3.10 token", "anarchon-rabbitmq", _rabbitmq(RabbitMQ310, "token", ShelteredRabbitMQ), (RabbitMQ310,), SHORT),
     Ours("RabbitMQ 3.10 gate", "anarchon-rabbitmq", _rabbitmq(RabbitMQ310, "gate"), (RabbitMQ310,), SHORT),
     Ours("RabbitMQ 4.0 token", "anarchon-rabbitmq", _rabbitmq(RabbitMQ40, "token"), (RabbitMQ40,)),
