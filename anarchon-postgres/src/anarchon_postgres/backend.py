@@ -33,9 +33,9 @@ from anarchon_postgres.codec import (
     key_values,
     many_arguments,
     record_of,
-    result_values,
     view_of,
 )
+from anarchon_postgres.endings import Endings
 from anarchon_postgres.lanes import Connection, Lanes, OwnLanes, fetch
 from anarchon_postgres.options import CALL_TIMEOUT_MS, CONNECTIONS, TABLE, make_options, options_from_url
 from anarchon_postgres.schema import Names
@@ -82,6 +82,7 @@ class PostgresBackend(LeaseBackend):
             self._lanes = OwnLanes(options)
         self._calls = Calls(self._lanes)
         self._claims = Claims(self._calls)
+        self._endings = Endings(self._calls)
         self.limits = Limits(call_timeout_ms=options.call_timeout_ms, notes=(FAILOVER,))
 
     @classmethod
@@ -109,6 +110,7 @@ class PostgresBackend(LeaseBackend):
 
     async def close(self) -> None:
         """Close own connections (C24)."""
+        await self._endings.close()
         await self._calls.close()
 
     # -- claim ---------------------------------------------------------------------------------------------------------
@@ -161,17 +163,7 @@ class PostgresBackend(LeaseBackend):
         return await self._calls.write(act)
 
     async def finish(self, key: RunKey, token: str, result: RunResult) -> bool:
-        values = {**key_values(key, token), **result_values(result), "wait": str(self._options.lock_wait_ms)}
-
-        async def act(connection: Connection, ready: Ready) -> bool:
-            cursor = await connection.execute(ready.statements.finish, values, prepare=False)
-            if cursor.rowcount == 1:
-                return True
-            # C18: a statement of its own, so that it sees a finish that this one may have waited for.
-            rows = await fetch(connection, ready.statements.was_finished, values)
-            return bool(rows and rows[0][0])
-
-        return await self._calls.write(act)
+        return await self._endings.finish(key, token, result)
 
     # -- reading -------------------------------------------------------------------------------------------------------
 

@@ -68,6 +68,20 @@ class Statements:
         UPDATE {runs} r SET status = %(status)s, live = %(live)s, ended_by_token = true, attempt_status = %(status)s,
             finished_ms = {now}, error = %(error)s
         FROM patience WHERE {one} AND r.token = %(token)s AND r.status = 'running'"""
+    # The same for many, in one order; rows that somebody has locked are left out.
+    finish_many: str = """
+        WITH wanted AS MATERIALIZED (
+            SELECT * FROM json_to_recordset(%s::json) AS w(
+                place integer, job text, slot_ms bigint, space text, token text, status text, live boolean, error text)
+        ), locked AS MATERIALIZED (
+            SELECT r.job, r.slot_ms, r.space, r.token, w.place, w.status, w.live, w.error
+            FROM wanted w JOIN {runs} r ON r.job = w.job AND r.slot_ms = w.slot_ms AND r.space = w.space
+            WHERE r.token = w.token AND r.status = 'running'
+            ORDER BY r.job, r.slot_ms, r.space FOR UPDATE OF r SKIP LOCKED)
+        UPDATE {runs} r SET status = l.status, live = l.live, ended_by_token = true, attempt_status = l.status,
+            finished_ms = {now}, error = l.error FROM locked l
+        WHERE r.job = l.job AND r.slot_ms = l.slot_ms AND r.space = l.space AND r.token = l.token AND r.status = 'running'
+        RETURNING l.place"""
     finish_plain: str = """
         UPDATE {runs} SET status = %(status)s, live = %(live)s, ended_by_token = true, attempt_status = %(status)s,
             finished_ms = {now}, error = %(error)s
