@@ -231,7 +231,7 @@ def test_c06_no_acknowledged_claim_is_lost_when_the_process_dies(
     """Four instances claim while the server is killed again and again; who was told WON keeps it."""
     kills = KILLS_NIGHTLY if profile == "nightly" else KILLS
     store = on(own(kind), strategy)
-    fields = {"exclusive": False, "keep_ms": 290_000, "max_late_ms": 280_000, "history_size": 10**6}
+    fields = {"exclusive": False, "keep_ms": 290_000, "max_late_ms": 280_000, "history_size": 10**6, "lease_ms": 600_000}
 
     async def act(*backends: Any) -> None:
         won: dict[int, list[str]] = {}
