@@ -8,8 +8,9 @@ from contextlib import asynccontextmanager
 from typing import Final, TypeVar
 
 from aiormq.abc import AbstractConnection as Connection
+from aiormq.exceptions import DeliveryError
 from anarchon.clock import SystemClock
-from anarchon.errors import BackendError, BackendTimeout, BackendUnavailable
+from anarchon.errors import BackendTimeout, BackendUnavailable
 
 from anarchon_rabbitmq.channels import OurChannel as Channel
 from anarchon_rabbitmq.channels import open_channel
@@ -53,6 +54,7 @@ class Link:
         self._trial = trial
         self._wire: Wire | None = None
         self._connection: Connection | None = None
+        self._tried: Connection | None = None
         self._connecting: asyncio.Lock | None = None
         self._places: asyncio.Semaphore | None = None
         self._idle: dict[bool, list[Channel]] = {True: [], False: []}
@@ -176,10 +178,10 @@ class Link:
     @asynccontextmanager
     async def trial_channel(self, *, confirms: bool) -> AsyncIterator[Channel]:
         """Lend a channel of a connection that is still on trial."""
-        if self._connection is None:
-            msg = f"{self.place} is not open: open the backend first"
+        if self._tried is None:
+            msg = f"{self.place} is not on trial"
             raise BackendUnavailable(msg)
-        async with self._on(self._connection, confirms=confirms) as channel:
+        async with self._on(self._tried, confirms=confirms) as channel:
             yield channel
 
     @asynccontextmanager
@@ -195,17 +197,17 @@ class Link:
             self._number = channel.number
         try:
             yield channel
-        except BaseException as error:
-            if not _answered(error):
-                self._leave(channel)
-            elif not channel.is_closed:
-                self._give_back(channel, confirms=confirms)
+        except DeliveryError:
+            self._give_back(channel, confirms=confirms)  # a message was refused or returned, and that was all
+            raise
+        except BaseException:
+            self._leave(channel)
             raise
         self._give_back(channel, confirms=confirms)
 
     def _give_back(self, channel: Channel, *, confirms: bool) -> None:
         idle = self._idle[confirms]
-        if channel.connection is not self._connection or len(idle) >= IDLE_MAX:
+        if channel.connection not in {self._connection, self._tried} or len(idle) >= IDLE_MAX:
             self._leave(channel)
         elif not channel.is_closed:
             idle.append(channel)
@@ -224,10 +226,12 @@ class Link:
         if self._alive():
             assert self._connection is not None
             return self._connection
-        assert self._connecting is not None
+        if self._connecting is None:
+            msg = f"{self.place} was closed"
+            raise BackendUnavailable(msg)
         async with self._connecting:
             if not self._alive():
-                await self._connect()
+                self._connection = await self._connect()
             assert self._connection is not None
             return self._connection
 
@@ -237,33 +241,40 @@ class Link:
         # A borrowed connection that reconnects by itself has a new one underneath.
         return self._wire is not None or (not isinstance(self._where, Address) and self._connection is _under(self._where))
 
-    async def _connect(self) -> None:
+    async def _connect(self) -> Connection:
+        """Make a connection, and return it once it has passed its trial: until then no other call sees it."""
         wire, self._wire, self._connection = self._wire, None, None
         self._idle = {True: [], False: []}
         if wire is not None:
             self._see_to(wire.close(gently=False))
+        wire = None
         if isinstance(self._where, Address):
-            self._wire = await connect(self._where)
+            wire = await connect(self._where)
         elif self._beside:
-            self._wire = await connect_beside(self._where)
-        self._connection = _under(self._where) if self._wire is None else self._wire.connection
-        if self._connection is None or self._connection.is_closed:
-            self._connection = None
+            wire = await connect_beside(self._where)
+        connection = _under(self._where) if wire is None else wire.connection
+        if connection is None or connection.is_closed:
             msg = f"{self.place} is closed; open it again, or lend a connection of aio_pika.connect_robust"
             raise BackendUnavailable(msg)
         try:
+            self._tried = connection
             if self._trial is not None:
                 await self._trial(self)
         except BaseException:
-            wire, self._wire, self._connection = self._wire, None, None
             if wire is not None:
                 self._see_to(wire.close(gently=False))
             raise
+        finally:
+            self._tried = None
+        if self._places is None and wire is not None:
+            await wire.close()  # the backend was closed in the meantime
+        self._wire = wire
+        return connection
 
     @property
     def connection(self) -> Connection | None:
-        """The connection now in use."""
-        return self._connection
+        """The connection now in use, or on trial."""
+        return self._tried or self._connection
 
 
 def _under(where: Address | Lent) -> Connection | None:
@@ -271,11 +282,6 @@ def _under(where: Address | Lent) -> Connection | None:
         return None
     transport = where.transport
     return None if transport is None or where.is_closed else transport.connection
-
-
-def _answered(error: BaseException) -> bool:
-    """Return whether a channel is known to be in step after an error: the broker refused a message, and that was all."""
-    return type(error).__name__ == "DeliveryError" or isinstance(error, BackendError)
 
 
 async def _closed(channel: Channel) -> None:
