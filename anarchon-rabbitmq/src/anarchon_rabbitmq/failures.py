@@ -73,6 +73,6 @@ def explain(error: BaseException, place: str) -> BackendError:
         return StoreSetupError(f"{place} does not open this virtual host: make it, or give this user a permission there")
     if isinstance(error, driver.PublishError):
         return BackendUnavailable(f"{place}: a queue vanished between its declaration and the message to it: {said}")
-    if isinstance(error, _GONE):
+    if isinstance(error, _GONE) or "running replica" in said:  # of a stream that is being made or coming back
         return BackendUnavailable(f"{place} cannot be reached: {said}")
     return BackendError(f"{place}: {said}")
