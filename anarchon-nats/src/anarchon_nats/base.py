@@ -110,11 +110,16 @@ class NatsBase(Backend):
         await refuse_rivals(self._link, self._names)  # before a stream is made …
         found = await ensure(self._link, self._names, self._options)
         await refuse_rivals(self._link, self._names)  # … and after: another instance may have begun at the same moment
+        version = await self._link.version()
+        await self._check_server(found, version)
         self._found = found
         self._clock = StoreClock(self._link, found.name, self._names.clock)
         limits = self._limits(found.remembers_ms(self.strategy))
-        notes = (f"this is NATS {await self._link.version()}", *limits.notes, *weaknesses(found, self._options))
+        notes = (f"this is NATS {version}", *limits.notes, *weaknesses(found, self._options))
         self.limits = replace(limits, durable=found.durable, notes=notes)
+
+    async def _check_server(self, found: Found, version: str) -> None:
+        """Refuse a server that cannot do this strategy."""
 
     async def close(self) -> None:
         await self._link.close()
