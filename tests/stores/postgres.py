@@ -112,25 +112,17 @@ class Postgres(Server):
 
     def _end(self, how: signal.Signals) -> None:
         """End the postmaster and see every process of it go: while one lives, no new server may start on the data."""
-        children: list[int] = []
+        children: dict[int, str] = {}
         if how is signal.SIGKILL and self.running:
             os.kill(self.pid, signal.SIGSTOP)  # so that it makes no further ones
-            children = self.pids()[1:]
+            children = {pid: _born(pid) for pid in self.pids()[1:]}
         super()._end(how)
         deadline = time.monotonic() + CHILDREN_LIMIT_S
-        while left := [pid for pid in children if self._lives(pid)]:
+        while left := [pid for pid, born in children.items() if born and _born(pid) == born]:
             for pid in left:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL if time.monotonic() > deadline else signal.SIGCONT)
             time.sleep(POLL_S)
-
-    @staticmethod
-    def _lives(pid: int) -> bool:
-        """Whether a process that was one of the server's is still that."""
-        try:
-            return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"postgres:")
-        except OSError:
-            return False
 
     def _run(self, words: list[str], text: str = "") -> None:
         done = subprocess.run(
@@ -151,3 +143,12 @@ class Postgres17(Postgres):
     """A PostgreSQL 17 server, where one is installed."""
 
     version: ClassVar[int] = 17
+
+
+def _born(pid: int) -> str:
+    """Return when a living process was started, so that a number that is used again is not taken for it; "" if it is gone."""
+    try:
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if state in {"Z", "X"} else fields[18]
