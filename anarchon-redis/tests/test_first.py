@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from anarchon.errors import OptionError, StoreSetupError
-from anarchon.job import make_job
+from anarchon.job import JobOptions, make_job
 from anarchon.schedule import Every
 from anarchon.types import NOTE, ClaimRequest, Outcome, RunKey, RunResult, RunStatus, new_token
 from anarchon_redis.factory import from_url
@@ -248,7 +248,7 @@ def test_k10_more_late_runs_than_the_server_has_keys_for_are_refused(newest: Any
     backend = on(newest, "idmp").make(duration=86_400)
 
     def add(period_s: int, max_late_s: int) -> None:
-        options = {"max_late": max_late_s, "jitter": 0}
+        options: JobOptions = {"max_late": max_late_s, "jitter": 0}
         make_job(print, Every(seconds=period_s), name="x", options=options, backend=backend, clock_allowance_ms=0)
 
     add(1, IDMP_RUNS - 1)

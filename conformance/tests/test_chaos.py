@@ -22,7 +22,7 @@ from anarchon_conformance.chaos import run_chaos
 from anarchon_conformance.chaos.journal import Event, Journal, Tail, What
 from anarchon_conformance.chaos.nemesis import Fault, Trouble, faults_for
 from anarchon_conformance.chaos.plan import Role, WorkerPlan
-from anarchon_conformance.chaos.run import Phase
+from anarchon_conformance.chaos.run import Phase, surely_remembered_ms
 from anarchon_conformance.chaos.verdicts import Evidence, cases_of, findings, marks_of
 from anarchon_conformance.report import Mark, Profile, RunOptions, TierResult, Verdict
 from anarchon_conformance.target import Target
@@ -281,3 +281,9 @@ def test_a_url_that_workers_cannot_use_is_not_run() -> None:
     result = asyncio.run(run_chaos(target, RunOptions()))
     assert {check.verdict for check in result.checks} == {Verdict.NOT_RUN}
     assert "no backend serves 'nobody-serves-this://'" in result.checks[0].detail
+
+
+def test_a_storm_asks_a_store_with_a_short_memory_only_for_what_it_must_remember() -> None:
+    assert surely_remembered_ms(Limits()) > 10**8
+    assert surely_remembered_ms(Limits(remembers_ms=300_000)) == 280_000
+    assert surely_remembered_ms(Limits(remembers_ms=5_000)) == 0

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from anarchon.backend import Backend
 from anarchon.errors import BackendError, OptionError
-from anarchon.types import SLOT, ClaimRequest, Outcome, RunKey, new_token
+from anarchon.types import SLOT, ClaimRequest, Limits, Outcome, RunKey, new_token
 
 from anarchon_conformance.arena import Arena
 from anarchon_conformance.chaos.fleet import Fleet
@@ -19,7 +19,7 @@ from anarchon_conformance.chaos.verdicts import Evidence, cases_of, findings, ma
 from anarchon_conformance.report import Check, Failure, Mark, Profile, RunOptions, Tier, TierResult, Verdict
 from anarchon_conformance.target import Target
 
-__all__ = ["run_chaos"]
+__all__ = ["run_chaos", "surely_remembered_ms"]
 
 ALL_CLAUSES = ("C1", "C2", "C6", "C18", "C19", "C23")
 LEASE_CLAUSES = ("C8", "C11", "C12", "C15")
@@ -28,6 +28,8 @@ SETTLE_MS = 1_500.0
 PROBE_MS = 20_000.0
 RECORDS_MAX = 5_000
 ASK_TRIES = 20
+LATE_MOST_MS = 10**9
+MEMORY_MARGIN_MS = 20_000
 FAILURES_MAX = 2
 """The most stories that are told of one clause and fleet."""
 
@@ -164,7 +166,12 @@ async def _evidence(
     backend = await arena.client()
     won = sorted({event.slot_ms for event in events if event.what in {What.WON, What.STARTED}})
     records = await backend.history(plan.job, limit=RECORDS_MAX)
-    asked = {slot_ms: await _asked(backend, RunKey(plan.job, slot_ms)) for slot_ms in won}
+    late_ms = surely_remembered_ms(arena.limits)
+    asked = {
+        slot_ms: await _asked(backend, RunKey(plan.job, slot_ms), late_ms)
+        for slot_ms in won
+        if arena.target.clock.wall_ms() - slot_ms < late_ms
+    }
     return Evidence(
         events=events,
         troubles=troubles,
@@ -176,16 +183,21 @@ async def _evidence(
     )
 
 
-async def _asked(backend: Backend, key: RunKey) -> Outcome:
+def surely_remembered_ms(limits: Limits) -> int:
+    """Return how old a slot may be and still be remembered for certain: a long storm outlasts a short memory."""
+    return LATE_MOST_MS if limits.remembers_ms is None else max(0, limits.remembers_ms - MEMORY_MARGIN_MS)
+
+
+async def _asked(backend: Backend, key: RunKey, late_ms: int) -> Outcome:
     """Claim a run that was won, with no attempt left: a store that remembers it refuses (C6)."""
     request = ClaimRequest(
         key=key,
         token=new_token(),
         instance="judge",
         attempt_limit=0,
-        max_late_ms=10**9,
+        max_late_ms=late_ms,
         exclusive=False,
-        keep_ms=10**9,
+        keep_ms=late_ms,
         history_size=10**6,
     )
     for _ in range(ASK_TRIES - 1):
