@@ -149,3 +149,12 @@ def test_c03_any_calls_are_answered_as_by_the_reference(plan: list[Step]) -> Non
         both.hands.now_ms += step.after_ms
         assert both.mine(step) == both.theirs(step), step
         both.compare(step.key)
+
+
+def test_c16_a_run_released_without_a_delay_is_free_by_the_least_exact_reading_too() -> None:
+    key = RunKey("a", BEGIN_MS - 100)
+    request = ClaimRequest(key=key, token="t1", instance="i1")
+    _, job = decisions.claim(None, request, now_ms=BEGIN_MS, archived=None)
+    _, job = decisions.release(job, key, "t1", how=decisions.Release(0, counted=False, error=None), now_ms=BEGIN_MS + 5)
+    answer, _ = decisions.claim(job, replace(request, token="t2", instance="i2"), now_ms=BEGIN_MS - 4, archived=None)
+    assert (answer.outcome, answer.attempt) == (Outcome.WON, 2)

@@ -13,8 +13,6 @@ from stores.fleet import Fleet
 from stores.server import Server
 from targets import TARGETS, Ours
 
-pytestmark = pytest.mark.apart
-
 
 @pytest.fixture(scope="module", params=TARGETS, ids=lambda ours: ours.name.replace(" ", "-"))
 def reported(

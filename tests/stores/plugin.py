@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from enum import StrEnum
-from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +15,8 @@ from stores.server import Server
 
 LONG = ("tests/conformance/", "tests/complaints/", "tests/processes", "anarchon-core/tests/simulation/", "tests/packaging/")
 """What takes longest comes first: at the end no worker is left alone with it."""
+APART = ("tests/conformance/test_targets.py", "tests/conformance/test_zoo.py", "anarchon-core/tests/simulation/test_mutants.py")
+"""Files in which only the tests of one parameter share anything."""
 TOGETHER = ("tests/packaging/",)
 """Folders whose files share what is costly to make."""
 
@@ -42,12 +44,8 @@ def pytest_report_header(config: pytest.Config) -> str:
     return f"anarchon: profile {config.getoption('--profile')}, stores {stores}"
 
 
-@pytest.hookimpl(tryfirst=True)  # the workers of pytest-xdist read the groups at the same point
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    root = config.rootpath
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(group_of(item, root)))
-    items.sort(key=lambda item: not item.path.relative_to(root).as_posix().startswith(LONG))
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
     if config.getoption("--profile") == Profile.NIGHTLY:
         return
     nightly = [item for item in items if item.get_closest_marker("nightly")]
@@ -56,13 +54,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in nightly]
 
 
-def group_of(item: pytest.Item, root: Path) -> str:
-    """Return what of the tests stays together on one worker, since it shares costly fixtures: a file, mostly."""
-    place = item.path.relative_to(root).as_posix()
-    apart = item.get_closest_marker("apart")
-    if apart is not None:
-        callspec = getattr(item, "callspec", None)
-        return f"{place}-{callspec.id}" if callspec is not None else place
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Share the tests out so that those which have costly fixtures in common stay on one worker."""
+    from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]  # it has no types
+
+    class Sharing(LoadScopeScheduling):  # type: ignore[misc]  # as above
+        def _split_scope(self, nodeid: str) -> str:
+            return group_of(nodeid)
+
+    return Sharing(config, log)
+
+
+def group_of(nodeid: str) -> str:
+    """Return what of the tests stays together: a file, mostly."""
+    place, _, rest = nodeid.partition("::")
+    if place in APART and "[" in rest:
+        return f"{place}[{rest.partition('[')[2]}"
     return next((folder for folder in TOGETHER if place.startswith(folder)), place)
 
 

@@ -15,6 +15,9 @@ from anarchon_nats.names import plain, run_of
 
 __all__ = ["Release", "claim", "finish", "pause", "release", "renew"]
 
+FREED_MS = 1_000
+"""How far back the end of a delay of nothing lies, so that it has passed by everybody's reading of the server's clock."""
+
 
 def claim(job: JobState | None, request: ClaimRequest, *, now_ms: int, archived: Run | None) -> tuple[Claim, JobState | None]:
     """Decide a claim: an existing run first, then the rules for a fresh one; a job to write, or None."""
@@ -144,7 +147,7 @@ def release(job: JobState | None, key: RunKey, token: str, *, how: Release, now_
         return False, None
     status = RunStatus.FAILED if how.counted else RunStatus.HANDED_OVER
     run.close(status, now_ms, plain(how.error) or None)
-    run.status, run.token, run.end_ms = RunStatus.HANDED_OVER, None, now_ms + how.delay_ms
+    run.status, run.token, run.end_ms = RunStatus.HANDED_OVER, None, now_ms + (how.delay_ms or -FREED_MS)
     run.uncounted += not how.counted
     return True, job
 
