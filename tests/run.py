@@ -31,8 +31,8 @@ PARTS = ("lint", "test", "bench", "setup")
 INSTALL_LIMIT_S = 1200
 LINT_LIMIT_S = 600
 PYTEST_LIMIT_S = 75 * 60
-SHARED_OUT = ("-n", "2", "--dist", "loadscope", "--no-loadscope-reorder")
-"""Two workers, since much of a test's time is waiting; not more, since the races need the cores. Undone by `-n0`."""
+SHARED_OUT = ("-n", "3", "--dist", "loadscope", "--no-loadscope-reorder")
+"""Three workers, since much of a test's time is waiting; not more, since the races need the cores. Undone by `-n0`."""
 LEFT_OUT = {".git", ".stores", ".venv", ".venv-tests", "build", "dist", "__pycache__", "node_modules"}
 
 

@@ -8,10 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from aiormq.exceptions import ChannelPreconditionFailed
 from anarchon.clock import SystemClock
-from anarchon.errors import BackendError
+from anarchon.errors import BackendError, BackendUnavailable
 from anarchon.types import ClaimRequest, Outcome, RunResult, RunStatus, new_token
 from anarchon_rabbitmq import RabbitMQBackend
+from anarchon_rabbitmq.failures import explain
 from anarchon_rabbitmq.names import stream_arguments
 
 Play = Callable[..., Any]
@@ -143,3 +145,15 @@ def test_c19_what_is_no_record_of_ours_is_passed_over(store: Any, play: Play) ->
         return [record.status for record in await backend.history("job", limit=5)]
 
     assert play(act, store.make()) == [RunStatus.SUCCESS]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "PRECONDITION_FAILED - queue 'queue 'c.history' in vhost '/'' does not have a replica on the local node",
+        "INTERNAL_ERROR - stream queue 'c.history' in vhost '/' does not have a running replica on the local node",
+    ],
+)
+def test_c19_a_stream_that_is_being_made_is_asked_again(said: str) -> None:
+    """What 3.10 was seen to say of a stream read right after its making; `within` repeats what is unavailable."""
+    assert isinstance(explain(ChannelPreconditionFailed(406, said), "RabbitMQ"), BackendUnavailable)

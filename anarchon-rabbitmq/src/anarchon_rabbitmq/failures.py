@@ -30,6 +30,8 @@ _GONE: Final = (
     EOFError,
     RuntimeError,
 )
+_NOT_YET: Final = ("running replica", "a replica on the local node")
+"""What is said of a stream that is being made or coming back: the same question is answered soon."""
 _MISFIT: Final = re.compile(r"inequivalent arg '(?P<argument>[^']+)' for queue '")
 _CURRENT: Final = re.compile(r" but current is (?:the value )?'(?P<value>[^']*)(?P<end>')?")
 
@@ -73,6 +75,6 @@ def explain(error: BaseException, place: str) -> BackendError:
         return StoreSetupError(f"{place} does not open this virtual host: make it, or give this user a permission there")
     if isinstance(error, driver.PublishError):
         return BackendUnavailable(f"{place}: a queue vanished between its declaration and the message to it: {said}")
-    if isinstance(error, _GONE) or "running replica" in said:  # of a stream that is being made or coming back
+    if isinstance(error, _GONE) or any(text in said for text in _NOT_YET):
         return BackendUnavailable(f"{place} cannot be reached: {said}")
     return BackendError(f"{place}: {said}")
