@@ -17,8 +17,8 @@ HEAD = f"""# What each backend guarantees
 Each cell is the verdict of `anarchon-conformance` on a real server, and a test compares it with a fresh run: *pass*; *not
 claimed*, where a limit of the backend says so; *not run*, where the store has no side door for the test. The clauses stand in
 [the contract](contract.md). [Write your own backend](write-a-backend.md) shows how to get such a column for another store.
-At night every store is put through every tier, with thousands of duels and fifty kills:
-[the last reports](../../tests/reports).
+The targets in [the nightly reports](../../tests/reports) were also put through every tier that they allow, with
+thousands of duels and, where the server can be killed, fifty kills.
 
 {BEGIN}
 {END}
