@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
 import aio_pika
 import pytest
+from anarchon.clock import SystemClock
 from anarchon.errors import BackendError, BackendUnavailable, OptionError
 from anarchon.types import RunResult, RunStatus, new_token
 from anarchon_rabbitmq import RabbitMQBackend
@@ -81,6 +83,72 @@ def test_c24_a_cancelled_claim_leaves_a_borrowed_connection_alone(store: Any) ->
         assert (await backend.claim(store.request("after"))).won
 
     lend(store, act)
+
+
+class Late:
+    """A way to a broker on which the answers can be held back while everything that is asked arrives."""
+
+    def __init__(self, port: int) -> None:
+        self.on_time = asyncio.Event()
+        self.on_time.set()
+        self._port = port
+        self._pumps: set[asyncio.Task[None]] = set()
+
+    @asynccontextmanager
+    async def serve(self) -> AsyncIterator[int]:
+        """Listen on the port that is given."""
+        async with await asyncio.start_server(self._meet, "127.0.0.1", 0) as server:
+            yield server.sockets[0].getsockname()[1]
+        await asyncio.gather(*self._pumps, return_exceptions=True)
+
+    async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        answers, requests = await asyncio.open_connection("127.0.0.1", self._port)
+        for source, to, held in ((reader, requests, False), (answers, writer, True)):
+            self._pumps.add(asyncio.ensure_future(self._pump(source, to, held=held)))
+
+    async def _pump(self, source: asyncio.StreamReader, to: asyncio.StreamWriter, *, held: bool) -> None:
+        try:
+            while data := await source.read(65_536):
+                if held:
+                    await self.on_time.wait()
+                to.write(data)
+                await to.drain()
+        except OSError:
+            pass  # the other side is gone
+        finally:
+            to.close()
+
+
+def test_c24_answers_that_come_late_end_no_borrowed_connection(store: Any) -> None:
+    """A channel that is closed twice is an error of the whole connection: what is closed waits for its answer."""
+
+    async def main() -> None:
+        late = Late(store.server.port)
+        async with asyncio.timeout(60), late.serve() as port:
+            url = store.server.url().replace(f":{store.server.port}", f":{port}")
+            connection: Any = await aio_pika.connect_robust(url)
+            under = connection.transport.connection
+            try:
+                backend = RabbitMQBackend(connection=connection, prefix=store.prefix, strategy=store.strategy)
+                await backend.open()
+                assert (await backend.claim(store.request())).won
+                late.on_time.clear()
+                claims = [asyncio.ensure_future(backend.claim(store.request(f"job{index}"))) for index in range(4)]
+                await SystemClock().sleep_ms(50)
+                for claim in claims:
+                    claim.cancel()
+                await asyncio.gather(*claims, return_exceptions=True)
+                await backend.close()
+                late.on_time.set()
+                while under.channels and not under.is_closed:
+                    await SystemClock().sleep_ms(5)
+                assert not under.is_closed
+                await connection.channel()
+                assert connection.transport.connection is under
+            finally:
+                await connection.close()
+
+    asyncio.run(main())
 
 
 def test_c23_a_borrowed_connection_that_reconnects_is_used_again(store: Any) -> None:

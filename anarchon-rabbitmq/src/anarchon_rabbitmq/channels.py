@@ -1,30 +1,96 @@
-"""Channels whose closing cannot end the connection that they are on."""
+"""Channels that no cancelled call and no refusal can turn into the end of the connection that they are on."""
 
 from __future__ import annotations
 
-from typing import Final
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, Final, TypeVar
 
 from aiormq.abc import AbstractConnection
 from aiormq.channel import Channel
 from anarchon.clock import SystemClock
 from pamqp.commands import Channel as Frames
 
-__all__ = ["OurChannel", "open_channel"]
+__all__ = ["OurChannel"]
+
+T = TypeVar("T")
 
 NUMBERS: Final = 1_024
-FRAMES_AHEAD: Final = 10
 ROOM_POLL_MS: Final = 1.0
 _CLOCK: Final = SystemClock()
 
 
 class OurChannel(Channel):
-    """A channel that the broker may close at any time: a refused declaration does that."""
+    """A channel of which a call may be cancelled, and which the broker may close, at any time.
+
+    What AMQP 0-9-1 punishes by closing the whole connection must not happen on one that is borrowed (C24): a frame on a
+    number that is closed already, be it a second close, and the opening of a number that is not closed yet.
+    """
+
+    def __init__(self, connection: AbstractConnection, number: int, *, confirms: bool) -> None:
+        """Make the channel of a free number; `open` opens it."""
+        # No limit to the frames that wait: where one channel's are not taken, the driver reads for no other channel either.
+        super().__init__(connection, number, publisher_confirms=confirms, frame_buffer=None, on_return_raises=True)
+        self._asides: set[asyncio.Task[Any]] = set()
+        self._refusal: BaseException | None = None
+
+    @classmethod
+    def after(cls, last: int, connection: AbstractConnection, *, confirms: bool) -> OurChannel:
+        """Make a channel of the next free number after one that was used: a number rests before it is used again.
+
+        Raises:
+            RuntimeError: the connection is closed, or every number is taken.
+        """
+        if connection.is_closed:
+            msg = "the connection is closed"
+            raise RuntimeError(msg)
+        most = min(NUMBERS, connection.connection_tune.channel_max or NUMBERS)
+        for step in range(most):
+            number = (last + step) % most + 1
+            if number not in connection.channels:
+                connection.channels[number] = channel = cls(connection, number, confirms=confirms)
+                return channel
+        msg = f"{most} channels are open on this connection"
+        raise RuntimeError(msg)
+
+    # What is asked is answered, whoever is still there to hear it: the driver would close the channel on its own when a caller
+    # is cancelled, without waiting for the broker, and once more where the call was the closing itself.
+
+    async def open(self, timeout: Any = None) -> Any:
+        """Open the channel; a caller that is cancelled leaves it opening, and closes it like an open one."""
+        return await self._aside(super().open(timeout))
+
+    async def rpc(self, frame: Any, timeout: Any = None) -> Any:
+        """Exchange a request for its answer, or for the error that closed the channel."""
+        return await self._aside(super().rpc(frame, timeout))
+
+    async def _aside(self, exchange: Coroutine[Any, Any, T]) -> T:
+        task = asyncio.ensure_future(exchange)
+        self._asides.add(task)
+        task.add_done_callback(self._ended)
+        return await asyncio.shield(task)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._asides.discard(task)
+        if not task.cancelled():
+            task.exception()
+
+    # -- closed by the broker
+
+    @property
+    @asynccontextmanager
+    async def lock(self) -> AsyncIterator[None]:
+        """Let in whoever is about to send a frame, unless the broker was told that the channel is closed."""
+        async with super().lock:
+            if self._refusal is not None:
+                raise self._refusal
+            yield
 
     async def _on_close_frame(self, frame: Frames.Close) -> None:
-        """Answer the broker's close before the number is free again.
+        """Answer the broker's close before the number is free again, and send nothing after that answer.
 
-        The driver drops its answer where its write queue is full, and opening a channel under the number of one whose
-        close was not answered is an error that closes the connection, with all that anybody else does on it.
+        The driver drops its answer where its write queue is full.
         """
         channels = self.connection.channels
         channels.setdefault(self.number, self)
@@ -32,31 +98,9 @@ class OurChannel(Channel):
             while self.write_queue.full() and not self.connection.is_closed:
                 await _CLOCK.sleep_ms(ROOM_POLL_MS)
             await super()._on_close_frame(frame)  # raises what the broker said
+        except BaseException as error:
+            self._refusal = error
+            raise
         finally:
             if channels.get(self.number) is self:
                 del channels[self.number]
-
-
-async def open_channel(connection: AbstractConnection, after: int, *, confirms: bool) -> OurChannel:
-    """Open a channel under the next free number after one that was used: a number rests before it is used again.
-
-    Raises:
-        AMQPError: the broker refuses.
-        RuntimeError: the connection is closed, or every number is taken.
-    """
-    await connection.ready()
-    if connection.is_closed:
-        msg = "the connection is closed"
-        raise RuntimeError(msg)
-    most = min(NUMBERS, connection.connection_tune.channel_max or NUMBERS)
-    for step in range(most):
-        number = (after + step) % most + 1
-        if number not in connection.channels:
-            break
-    else:
-        msg = f"{most} channels are open on this connection"
-        raise RuntimeError(msg)
-    channel = OurChannel(connection, number, publisher_confirms=confirms, frame_buffer=FRAMES_AHEAD, on_return_raises=True)
-    connection.channels[number] = channel
-    await channel.open()
-    return channel

@@ -13,7 +13,6 @@ from anarchon.clock import SystemClock
 from anarchon.errors import BackendTimeout, BackendUnavailable
 
 from anarchon_rabbitmq.channels import OurChannel as Channel
-from anarchon_rabbitmq.channels import open_channel
 from anarchon_rabbitmq.failures import FAILURES, explain
 from anarchon_rabbitmq.options import Address
 from anarchon_rabbitmq.wire import Lent, Wire, connect, connect_beside
@@ -26,7 +25,8 @@ LIMIT_MS: Final = 4_500
 """How long a call may take: less than the core's limit, so that a silent connection is noticed here and replaced."""
 CHANNELS_MAX: Final = 16
 IDLE_MAX: Final = 8
-CHANNEL_CLOSE_MS: Final = 1_000
+CHANNEL_CLOSE_MS: Final = 2_000
+"""How long closing waits for the broker's answers."""
 
 
 class Link:
@@ -89,9 +89,9 @@ class Link:
             await asyncio.wait(self._leaving, timeout=CHANNEL_CLOSE_MS / 1000)
         if wire is not None:
             await wire.close()
-        for task in tuple(self._leaving):
-            task.cancel()
-        await asyncio.gather(*self._leaving, return_exceptions=True)
+            for task in tuple(self._leaving):
+                task.cancel()
+            await asyncio.gather(*self._leaving, return_exceptions=True)
 
     # -- one call of the backend
 
@@ -192,10 +192,14 @@ class Link:
             channel = idle.pop()
             if channel.is_closed or channel.connection is not connection:
                 channel = None
+        fresh = channel is None
         if channel is None:
-            channel = await open_channel(connection, self._number, confirms=confirms)
+            await connection.ready()
+            channel = Channel.after(self._number, connection, confirms=confirms)
             self._number = channel.number
         try:
+            if fresh:
+                await channel.open()
             yield channel
         except DeliveryError:
             self._give_back(channel, confirms=confirms)  # a message was refused or returned, and that was all
@@ -215,7 +219,7 @@ class Link:
     def _leave(self, channel: Channel) -> None:
         """Close a channel aside: whoever was cancelled or refused does not wait for it."""
         if not channel.is_closed and not channel.connection.is_closed:
-            self._see_to(_closed(channel))
+            self._see_to(channel.close())
 
     async def _connected(self) -> Connection:
         """Return a connection that passed its trial.
@@ -282,8 +286,3 @@ def _under(where: Address | Lent) -> Connection | None:
         return None
     transport = where.transport
     return None if transport is None or where.is_closed else transport.connection
-
-
-async def _closed(channel: Channel) -> None:
-    async with asyncio.timeout(CHANNEL_CLOSE_MS / 1000):
-        await channel.close()
