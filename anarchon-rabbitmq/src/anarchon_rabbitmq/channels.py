@@ -54,16 +54,21 @@ class OurChannel(Channel):
         msg = f"{most} channels are open on this connection"
         raise RuntimeError(msg)
 
+    # Calls have a deadline of the link's. Those of the driver wait by `asyncio.wait_for`, which before Python 3.12 can swallow the
+    # end of a connection, and then waits for the answer to a request that was never sent.
+    #
     # What is asked is answered, whoever is still there to hear it: the driver would close the channel on its own when a caller
     # is cancelled, without waiting for the broker, and once more where the call was the closing itself.
 
     async def open(self, timeout: Any = None) -> Any:
         """Open the channel; a caller that is cancelled leaves it opening, and closes it like an open one."""
-        return await self._aside(super().open(timeout))
+        del timeout
+        return await self._aside(super().open())
 
     async def rpc(self, frame: Any, timeout: Any = None) -> Any:
         """Exchange a request for its answer, or for the error that closed the channel."""
-        return await self._aside(super().rpc(frame, timeout))
+        del timeout
+        return await self._aside(super().rpc(frame))
 
     async def _aside(self, exchange: Coroutine[Any, Any, T]) -> T:
         task = asyncio.ensure_future(exchange)

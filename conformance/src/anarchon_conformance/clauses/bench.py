@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Coroutine, Iterable
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
@@ -15,7 +15,7 @@ from anarchon_conformance.clauses.client import Client, Story
 from anarchon_conformance.suite import Violation
 from anarchon_conformance.target import NotClaimed
 
-__all__ = ["LEASE_MS", "LONG_MS", "REFUSED", "Bench", "alone", "is_alone"]
+__all__ = ["LEASE_MS", "LONG_MS", "REFUSED", "Bench"]
 
 LEASE_MS: Final = 150
 """The lease of a run whose end a test waits for."""
@@ -28,18 +28,6 @@ REFUSED: Final = frozenset({Outcome.LOST, Outcome.RUNNING, Outcome.DONE})
 """What a claim of somebody else's run is told."""
 
 T = TypeVar("T")
-F = TypeVar("F", bound=Callable[..., object])
-
-
-def alone(test: F) -> F:
-    """Mark a test that must not run beside others: it counts threads, steps the store's clock or restarts the store."""
-    test.alone = True  # type: ignore[attr-defined]  # a function takes marks
-    return test
-
-
-def is_alone(test: object) -> bool:
-    """Whether a test is marked so."""
-    return bool(getattr(test, "alone", False))
 
 
 class Bench:

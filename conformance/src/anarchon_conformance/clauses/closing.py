@@ -12,7 +12,7 @@ from pathlib import Path
 from anarchon.errors import BackendError
 
 from anarchon_conformance.arena import Arena
-from anarchon_conformance.clauses.bench import Bench, alone
+from anarchon_conformance.clauses.bench import Bench
 from anarchon_conformance.clauses.claiming import gate_of
 from anarchon_conformance.clauses.client import Client
 from anarchon_conformance.clauses.remembering import won_and_finished
@@ -43,7 +43,6 @@ class ClosingTests(Suite):
         await b.backend.close()
         await bench.won(a, bench.ask(bench.key("c24")), "a claim after another client closed")
 
-    @alone
     async def test_c24_no_task_thread_or_socket_stays(self, arena: Arena) -> None:
         bench = await Bench.of(arena)
         await _open_and_close(bench, uses=2)  # the first use may start what the process keeps, such as an executor
@@ -52,7 +51,6 @@ class ClosingTests(Suite):
             await _open_and_close(bench, uses=4)
         await _nothing_stayed(bench, before, "close")
 
-    @alone
     async def test_c24_a_failed_open_leaves_nothing(self, arena: Arena) -> None:
         bench = await Bench.of(arena)
         async with gate_of(arena) as gate:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from anarchon.errors import OptionError
 from anarchon.types import ClaimRequest, Limits, Outcome, RunKey
 
 from anarchon_conformance.arena import Arena
-from anarchon_conformance.clauses.bench import Bench, alone
+from anarchon_conformance.clauses.bench import Bench
 from anarchon_conformance.clauses.client import Client
 from anarchon_conformance.clauses.names import hostile_names, unprintable_names
 from anarchon_conformance.suite import Suite
@@ -24,6 +25,24 @@ async def won_and_finished(bench: Bench, client: Client, request: ClaimRequest) 
     await bench.won(client, request)
     if not await client.finish(request.key, request.token):
         raise bench.fail("finish says False to the token that just won")
+
+
+async def some_won(bench: Bench, client: Client) -> list[RunKey]:
+    """Win runs of ten jobs and finish half of them."""
+    keys = [bench.key("c06") for _ in range(10)]
+    for place, key in enumerate(keys):
+        request = bench.ask(key)
+        await bench.won(client, request)
+        if place % 2:
+            await client.finish(key, request.token)
+    return keys
+
+
+async def all_refused(bench: Bench, keys: Iterable[RunKey]) -> None:
+    """Insist that a store which came back remembers won runs (C6)."""
+    fresh = await bench.another()
+    for key in keys:
+        await refused_for_good(bench, fresh, key, "a won run after the store came back")
 
 
 async def refused_for_good(bench: Bench, client: Client, key: RunKey, what: str) -> None:
@@ -76,13 +95,15 @@ class RememberingTests(Suite):
         await won_and_finished(bench, bench.clients[0], bench.ask(key))
         await refused_for_good(bench, bench.clients[0], key, "a finished note")
 
-    @alone
-    async def test_c06_a_won_run_survives_a_restart_of_the_store(self, arena: Arena) -> None:
-        await _survives(arena, kill=False)
-
-    @alone
     async def test_c06_a_won_run_survives_a_killed_store(self, arena: Arena) -> None:
-        await _survives(arena, kill=True)
+        arena.target.require("kill_store")
+        if not arena.limits.durable:
+            msg = "limits.durable is False"
+            raise NotClaimed(msg)
+        bench = await Bench.of(arena)
+        keys = await some_won(bench, bench.clients[0])
+        await arena.target.kill_store()
+        await all_refused(bench, keys)
 
     async def test_c07_jobs_with_hostile_names_do_not_touch(self, arena: Arena) -> None:
         bench = await Bench.of(arena)
@@ -260,22 +281,3 @@ def _accepted(limits: Limits, mark: str) -> list[str]:
             continue  # refused at `add`, which is the other right answer
         names.append(name)
     return names
-
-
-async def _survives(arena: Arena, *, kill: bool) -> None:
-    arena.target.require("kill_store" if kill else "restart_store")
-    if not arena.limits.durable:
-        msg = "limits.durable is False"
-        raise NotClaimed(msg)
-    bench = await Bench.of(arena)
-    (a,) = bench.clients
-    keys = [bench.key("c06") for _ in range(10)]
-    for place, key in enumerate(keys):
-        request = bench.ask(key)
-        await bench.won(a, request)
-        if place % 2:
-            await a.finish(key, request.token)
-    await (arena.target.kill_store() if kill else arena.target.restart_store())
-    fresh = await bench.another()
-    for key in keys:
-        await refused_for_good(bench, fresh, key, "a won run after the store came back")
