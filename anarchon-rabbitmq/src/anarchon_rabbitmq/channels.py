@@ -54,8 +54,8 @@ class OurChannel(Channel):
         msg = f"{most} channels are open on this connection"
         raise RuntimeError(msg)
 
-    # Calls have a deadline of the link's. Those of the driver wait by `asyncio.wait_for`, which before Python 3.12 can swallow the
-    # end of a connection, and then waits for the answer to a request that was never sent.
+    # Calls have a deadline of the link's. Those of the driver wait by `asyncio.wait_for`, which before Python 3.12 can swallow
+    # the end of a connection, and then waits for the answer to a request that was never sent.
     #
     # What is asked is answered, whoever is still there to hear it: the driver would close the channel on its own when a caller
     # is cancelled, without waiting for the broker, and once more where the call was the closing itself.
