@@ -55,6 +55,12 @@ TAKEOVER = Evidence(
 )
 
 
+def test_c05_a_slot_whose_claim_stayed_unknown_is_skipped_where_nobody_can_ask_again() -> None:
+    unknown = Evidence(events=[event(What.UNKNOWN, 20)], slots=[SLOT])
+    assert [found.clause for found in findings(unknown)] == ["C2"]
+    assert findings(replace(unknown, resolves_unknown=False)) == []
+
+
 @pytest.mark.parametrize("evidence", [GOOD, TAKEOVER], ids=["one attempt", "a takeover"])
 def test_a_right_history_is_not_blamed(evidence: Evidence) -> None:
     assert findings(evidence) == []

@@ -36,6 +36,8 @@ class Client:
         self.error: str | None = None
         self.unanswered: list[Call] = []
         """The calls of the last `start` whose effect is unknown."""
+        self.unknown: set[str] = set()
+        """Tokens whose last claim got no answer: a backend that cannot resolve that cannot say what they hold either."""
         self.steps = 0
 
     @property
@@ -101,6 +103,8 @@ class Client:
             self.answer, self.error = None, f"{type(error).__name__}: {error}"
         except Exception as error:  # border: backend call - a store under test may raise anything
             self.answer, self.error = None, f"{type(error).__name__}: {error} (no BackendError)"
+        if isinstance(call, ClaimCall):
+            (self.unknown.add if self.answer is None else self.unknown.discard)(call.request.token)
         self._recorder.end(number, self.answer, self.error)
 
 

@@ -202,7 +202,8 @@ class DuelRunner:
                 yield name, RenewCall(bout.key_of(name), tokens[name], LONG_MS)
         yield "C", bout.claim(arena, main, late, name="C")
         for name in "AB":
-            yield name, FinishCall(bout.key_of(name), tokens[name], done)
+            if arena.lease or arena.limits.resolves_unknown or tokens[name] not in bout.client(name).unknown:
+                yield name, FinishCall(bout.key_of(name), tokens[name], done)
         yield "C", FinishCall(main, late, done)
         if arena.lease:
             for name in "AB":

@@ -178,10 +178,10 @@ class _Game:
         for slot in sorted(self.touched):
             key = self.keys[slot]
             held = [client for client in range(len(CLIENTS)) if (client, slot) in self.tokens]
+            again = lease or self.arena.limits.resolves_unknown
             if lease:
                 yield 2, CheckCall(key)
             for client in held:
-                again = lease or self.arena.limits.resolves_unknown
                 if lease:
                     yield client, RenewCall(key, self.tokens[client, slot], LONG_MS)
                 elif again:
@@ -190,7 +190,8 @@ class _Game:
             probe = PlanStep(1, Verb.CLAIM, slot, flags="x")
             yield 1, self.claim(key, "e" + new_token()[1:], probe)
             for client in held:
-                yield client, FinishCall(key, self.tokens[client, slot], RunResult(RunStatus.FAILED, "probe"))
+                if again or self.tokens[client, slot] not in self.clients[client].unknown:
+                    yield client, FinishCall(key, self.tokens[client, slot], RunResult(RunStatus.FAILED, "probe"))
 
 
 class PlanRunner:

@@ -26,6 +26,7 @@ SLOTS_MAX = 200
 ASKS_MAX = 2_000
 HUNG_MS = 1_500.0
 JITTER_MS = 15.0
+KEEP_MS = 600_000
 
 T = TypeVar("T")
 
@@ -40,6 +41,8 @@ class Claimer:
         self._clock = OffClock(plan.skew_ms)
         self._random = random.Random(plan.seed)  # noqa: S311 - spreads claims, guards nothing
         self._call_ms = float(backend.limits.call_timeout_ms)
+        remembers_ms = backend.limits.remembers_ms
+        self._keep_ms = KEEP_MS if remembers_ms is None else min(KEEP_MS, remembers_ms // 2)
         self._margin_ms = max(plan.lease_ms / 10, 50)
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -73,7 +76,7 @@ class Claimer:
             lease_ms=plan.lease_ms,
             max_late_ms=plan.max_late_ms,
             exclusive=False,
-            keep_ms=600_000,
+            keep_ms=self._keep_ms,
             history_size=100_000,
         )
         for _ in range(ASKS_MAX):

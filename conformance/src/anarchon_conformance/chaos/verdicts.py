@@ -32,6 +32,8 @@ class Evidence:
     records: Sequence[RunRecord] = ()
     lease_ms: int = 600
     lease: bool = True
+    resolves_unknown: bool = True
+    """Whether a claim without an answer is asked again; where it cannot be, its slot is skipped (C5)."""
 
     def of(self, *kinds: What) -> list[Event]:
         """Return the events of some kinds."""
@@ -108,6 +110,8 @@ def _one_winner(evidence: Evidence) -> Iterator[Finding]:
 
 def _accounted(evidence: Evidence) -> Iterator[Finding]:
     seen = {event.slot_ms for event in evidence.of(*_WINS, What.NOTED)} | {record.slot_ms for record in evidence.records}
+    if not evidence.resolves_unknown:
+        seen |= {event.slot_ms for event in evidence.of(What.UNKNOWN)}
     for slot_ms in evidence.slots:
         explained = any(
             trouble.start_wall_ms <= slot_ms + NEAR_MS and slot_ms <= trouble.end_wall_ms + NEAR_MS
