@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+import pytest
 from anarchon.clock import Clock
 from anarchon.memory import MemoryStore
 from anarchon.types import Claim, ClaimRequest, Outcome, RunKey, RunResult, RunStatus
@@ -88,10 +89,10 @@ class Both:
     def __init__(self) -> None:
         self.hands = Hands()
         self.memory = MemoryStore(self.hands)
-        self.data = b""
+        self.data, self.stored_ms = b"", 0
 
     def mine(self, step: Step) -> Any:
-        job = JobState.unpack(self.data) if self.data else None
+        job = JobState.unpack(self.data, self.stored_ms) if self.data else None
         key, token, now_ms = step.key, step.token, self.hands.now_ms
         answer: Any
         match step.name:
@@ -109,7 +110,7 @@ class Both:
             case _:
                 answer, changed = decisions.pause(job, key.job, paused=step.yes, now_ms=now_ms)
         if changed is not None:
-            self.data = changed.pack()
+            self.data, self.stored_ms = changed.pack(), now_ms
         return answer
 
     def theirs(self, step: Step) -> Any:
@@ -128,7 +129,7 @@ class Both:
                 return memory.set_paused(key.job, paused=step.yes)
 
     def compare(self, key: RunKey) -> None:
-        job = JobState.unpack(self.data) if self.data else None
+        job = JobState.unpack(self.data, self.stored_ms) if self.data else None
         known, run = self.memory.view(key), job.get(key) if job else None
         assert (run.view(self.hands.now_ms) if run else None) == known
         runs = [*job.live.values(), *runs_from("a", b"\n".join(job.final.values()))] if job else []
@@ -158,3 +159,22 @@ def test_c16_a_run_released_without_a_delay_is_free_by_the_least_exact_reading_t
     _, job = decisions.release(job, key, "t1", how=decisions.Release(0, counted=False, error=None), now_ms=BEGIN_MS + 5)
     answer, _ = decisions.claim(job, replace(request, token="t2", instance="i2"), now_ms=BEGIN_MS - 4, archived=None)
     assert (answer.outcome, answer.attempt) == (Outcome.WON, 2)
+
+
+@pytest.mark.parametrize("call", ["claim", "renew", "release"])
+def test_c14_a_lease_begins_when_the_server_stores_it(call: str) -> None:
+    """A write that was on its way for longer than the lease gives the whole lease; the kit's plans found that it did not."""
+    key, now_ms = RunKey("a", 1_000), 5_000
+    request = ClaimRequest(key=key, token="t", instance="i", lease_ms=60, max_late_ms=10**6)
+    claim, job = decisions.claim(None, request, now_ms=now_ms, archived=None)
+    assert claim.won
+    assert job is not None
+    if call == "renew":
+        decisions.renew(job, key, "t", lease_ms=60, now_ms=now_ms)
+    if call == "release":
+        decisions.release(job, key, "t", how=decisions.Release(60, counted=True, error=None), now_ms=now_ms)
+    stored = JobState.unpack(job.pack(), now_ms + 500).get(key)
+    assert stored is not None
+    assert stored.end_ms == now_ms + 560
+    again = JobState.unpack(job.pack(), now_ms + 500)
+    assert JobState.unpack(again.pack(), now_ms + 900).live == again.live  # a later message does not prolong it

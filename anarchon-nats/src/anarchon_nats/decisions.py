@@ -35,7 +35,7 @@ def claim(job: JobState | None, request: ClaimRequest, *, now_ms: int, archived:
 
 def _again(job: JobState, run: Run, request: ClaimRequest, now_ms: int) -> tuple[Claim, bool]:
     if run.token == request.token and run.status is RunStatus.RUNNING:  # C4
-        run.end_ms = now_ms + request.lease_ms
+        run.last(now_ms, request.lease_ms)
         return Claim(Outcome.WON, run.attempt), True
     if run.status.final:  # C18
         return Claim(Outcome.DONE, winner=run.instance), False
@@ -82,7 +82,7 @@ def _fresh(job: JobState | None, request: ClaimRequest, now_ms: int) -> tuple[Cl
 
 def _grant(run: Run, request: ClaimRequest, now_ms: int) -> None:
     run.status, run.token, run.instance = RunStatus.RUNNING, request.token, plain(request.instance)
-    run.end_ms = now_ms + request.lease_ms
+    run.last(now_ms, request.lease_ms)
     claimed = str(RunStatus.RUNNING), now_ms, None, None
     run.records.append([run.attempt, request.token, run.instance, *claimed])  # C19
 
@@ -127,7 +127,7 @@ def renew(job: JobState | None, key: RunKey, token: str, *, lease_ms: int, now_m
     run = _held(job, key, token)
     if run is None:
         return False, None
-    run.end_ms = now_ms + lease_ms
+    run.last(now_ms, lease_ms)
     return True, job
 
 
@@ -147,7 +147,8 @@ def release(job: JobState | None, key: RunKey, token: str, *, how: Release, now_
         return False, None
     status = RunStatus.FAILED if how.counted else RunStatus.HANDED_OVER
     run.close(status, now_ms, plain(how.error) or None)
-    run.status, run.token, run.end_ms = RunStatus.HANDED_OVER, None, now_ms + (how.delay_ms or -FREED_MS)
+    run.status, run.token = RunStatus.HANDED_OVER, None
+    run.last(now_ms, how.delay_ms or -FREED_MS)
     run.uncounted += not how.counted
     return True, job
 

@@ -16,7 +16,11 @@ __all__ = ["Chunk", "JobState", "Packed", "Run", "records_of", "runs_from"]
 VERSION: Final = 1
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"))
 Packed = list[Any]
-"""A run as it is written: slot, space, status, attempt, uncounted, how the last token holds it, end, records."""
+"""A run as it is written: slot, space, status, attempt, uncounted, how the last token holds it, end, records.
+
+An end that this very message sets stands as `[duration]` and counts from the time at which the server stores the message: a
+write that is under way for long takes nothing from the lease (C14).
+"""
 FREE, HELD, FINISHED = 0, 1, 2
 
 
@@ -33,22 +37,29 @@ class Run:
     end_ms: int
     instance: str
     records: list[Packed] = field(default_factory=list)
+    lasts_ms: int | None = None
+    """How long it is from its writing to its end, if that was set and is not written yet."""
 
     @classmethod
-    def unpack(cls, job: str, packed: Packed) -> Run:
-        """Read a run as it is written."""
+    def unpack(cls, job: str, packed: Packed, stored_ms: int = 0) -> Run:
+        """Read a run from a message that was stored at a time."""
         slot_ms, space, status, attempt, uncounted, held, end_ms, records = packed
         key, last = RunKey(job, int(slot_ms), str(space)), records[-1]
         token, finisher = (last[1] if held == by else None for by in (HELD, FINISHED))
-        return cls(key, RunStatus(status), int(attempt), int(uncounted), token, finisher, int(end_ms), last[2], records)
+        end_ms = stored_ms + int(end_ms[0]) if isinstance(end_ms, list) else int(end_ms)
+        return cls(key, RunStatus(status), int(attempt), int(uncounted), token, finisher, end_ms, last[2], records)
 
     def pack(self) -> Packed:
         """Return the run as it is written: its token and instance stand in the record of its attempt."""
         held = HELD if self.token else FINISHED if self.finisher else FREE
         return [
             *(self.key.slot_ms, self.key.space, str(self.status), self.attempt, self.uncounted),
-            *(held, self.end_ms, self.records),
+            *(held, self.end_ms if self.lasts_ms is None else [self.lasts_ms], self.records),
         ]
+
+    def last(self, now_ms: int, duration_ms: int) -> None:
+        """Let the lease or the delay begin when this is written."""
+        self.end_ms, self.lasts_ms = now_ms + duration_ms, duration_ms
 
     def alive(self, now_ms: int) -> bool:
         """Whether the lease or the release delay holds: C11 says a lease that ends now is alive, C16 that a delay is not."""
@@ -98,8 +109,8 @@ class JobState:
     chunks: list[Chunk] = field(default_factory=list)
 
     @classmethod
-    def unpack(cls, data: bytes) -> JobState:
-        """Read a job as it is written.
+    def unpack(cls, data: bytes, stored_ms: int) -> JobState:
+        """Read a job from a message that was stored at a time.
 
         Raises:
             StoreDamaged: somebody else wrote there.
@@ -113,7 +124,7 @@ class JobState:
                 )
                 raise StoreDamaged(msg)
             job = str(told["job"])
-            live = {run_of(run.key): run for run in (Run.unpack(job, packed) for packed in told["live"])}
+            live = {run_of(run.key): run for run in (Run.unpack(job, packed, stored_ms) for packed in told["live"])}
             names = told["final"].split() if told["final"] else []
             chunks = [Chunk(*words) for words in told["chunks"]]
             dates = (told["paused"], told["resumed"], told["floor"])
@@ -156,7 +167,7 @@ class JobState:
 
     def end(self, run: Run) -> None:
         """Move a run to those that ended."""
-        name = run_of(run.key)
+        name, run.lasts_ms = run_of(run.key), None
         self.live.pop(name, None)
         self.final[name] = written(run.pack())
 

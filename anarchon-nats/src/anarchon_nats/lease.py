@@ -117,7 +117,7 @@ class NatsLeaseBackend(NatsBase, LeaseBackend):
                     reading, stored = await self._clock.read(), None
                     continue
                 return answer
-            if await self._write(changed, stored, chunks):
+            if await self._write(changed, stored, chunks, reading):
                 if step.holder and self._gone:  # a claim does not wait for this
                     gone, self._gone = list(self._gone), deque(maxlen=KNOWN_MOST)
                     await self._purge_all(gone)
@@ -153,14 +153,14 @@ class NatsLeaseBackend(NatsBase, LeaseBackend):
         inexact_ms = reading.most_ms() - reading.least_ms()
         return answer.outcome in HINGES and left_ms is not None and left_ms <= inexact_ms and reading.age_ms > inexact_ms
 
-    async def _write(self, job: JobState, over: Stored, chunks: set[str]) -> bool:
+    async def _write(self, job: JobState, over: Stored, chunks: set[str], reading: Reading) -> bool:
         moved = await self._move(job)
         data = job.pack()
         sequence = await self._link.swap(self._names.job(job.job), data, over.sequence)
         if sequence is None:
             await self._purge_all([(job.job, moved)] if moved else [])
             return False
-        self._known[job.job] = Stored(sequence, 0, data)
+        self._known[job.job] = Stored(sequence, reading.most_ms(), data)  # it was stored by now
         while len(self._known) > KNOWN_MOST:
             self._known.popitem(last=False)
         self._gone.extend((job.job, each) for each in chunks - {chunk.name for chunk in job.chunks})
@@ -363,7 +363,7 @@ def _job_of(stored: Stored, name: str) -> JobState | None:
     """Read a key; a deleted one is empty."""
     if not stored.data:
         return None
-    job = JobState.unpack(stored.data)
+    job = JobState.unpack(stored.data, stored.time_ms)
     if name and job.job != name:
         msg = f"the key of job {name!r} holds job {job.job!r}: use another prefix"
         raise StoreDamaged(msg)
