@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import nats
 import pytest
 from anarchon.errors import BackendError, BackendTimeout, BackendUnavailable, StoreSetupError
-from anarchon.types import Outcome, RunResult, RunStatus, new_token
+from anarchon.types import ClaimRequest, Outcome, RunKey, RunResult, RunStatus, new_token
 from anarchon_nats import NatsCasBackend, NatsLeaseBackend, NatsMsgIdBackend, from_url
 from stores.nats import Nats29, Nats215
 
@@ -35,6 +37,31 @@ def refused(url: str) -> str:
     said = asyncio.run(act())
     assert "\n" not in said
     return said
+
+
+@pytest.mark.parametrize("kind", [Nats29, Nats215], ids=lambda kind: kind.name)
+def test_tls_is_spoken_and_the_certificate_is_looked_at(
+    kind: Any, own: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    made = ("-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=kit", "-addext", "subjectAltName=IP:127.0.0.1")
+    subprocess.run(["openssl", "req", *made, "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    server = own(kind, extra=f'tls {{ cert_file: "{certificate}", key_file: "{key}" }}')
+    url = server.url("tls")
+
+    async def act() -> bool:
+        backend = from_url(url)
+        try:
+            await backend.open()
+            key = RunKey("job", await backend.now_ms() - 5)
+            return (await backend.claim(ClaimRequest(key=key, token=new_token(), instance="one"))).won
+        finally:
+            await backend.close()
+
+    with pytest.raises(BackendError, match=r"(?i)certificate"):
+        asyncio.run(act())
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    assert asyncio.run(act())
 
 
 # -- what cannot be used

@@ -127,7 +127,7 @@ class Nats(Server):
             connection.settimeout(2)
             stream = connection.makefile("rb")
             told = json.loads(stream.readline().removeprefix(b"INFO "))
-            if not self.jetstream or told.get("auth_required"):
+            if not self.jetstream or told.get("auth_required") or told.get("tls_required"):
                 return True
             connection.sendall(b'CONNECT {"verbose":false,"headers":true,"no_responders":true}\r\nSUB ready 1\r\n')
             connection.sendall(f"PUB {SYS} ready 0\r\n\r\n".encode())
