@@ -41,6 +41,8 @@ class Claimer:
         self._clock = OffClock(plan.skew_ms)
         self._random = random.Random(plan.seed)  # noqa: S311 - spreads claims, guards nothing
         self._call_ms = float(backend.limits.call_timeout_ms)
+        self._why = ""
+        """Why the call that failed last did; read before anything else is awaited."""
         remembers_ms = backend.limits.remembers_ms
         self._keep_ms = KEEP_MS if remembers_ms is None else min(KEEP_MS, remembers_ms // 2)
         self._margin_ms = max(plan.lease_ms / 10, 50)
@@ -85,7 +87,8 @@ class Claimer:
             sent_ms = self._clock.monotonic_ms()
             claim = await self._within(self._backend.claim(request))
             if claim is None or claim.outcome is Outcome.UNKNOWN:
-                self._journal.tell(What.UNKNOWN, slot_ms=slot_ms, token=request.token, sent_ms=sent_ms)
+                why = self._why if claim is None else ""
+                self._journal.tell(What.UNKNOWN, slot_ms=slot_ms, token=request.token, sent_ms=sent_ms, note=why)
                 if not self._backend.limits.resolves_unknown:
                     return None
                 await self._clock.sleep_ms(RETRY_MS)
@@ -146,6 +149,7 @@ class Claimer:
         except Exception as error:  # border: backend call - whatever it raises, the outcome is unknown (C5)
             if not isinstance(error, BackendError | TimeoutError):
                 self._journal.tell(What.UNKNOWN, note=f"{type(error).__name__}: {error!s:.200}")
+            self._why = f"{type(error).__name__}: {error!s:.120}"
             return None
         finally:
             took_ms = self._clock.monotonic_ms() - start_ms
