@@ -55,6 +55,13 @@ TAKEOVER = Evidence(
 )
 
 
+def test_c02_a_fault_explains_a_slot_whose_claims_were_still_under_way() -> None:
+    later = Trouble(Fault.KILL_STORE, "w1", 2_000, 4_000, SLOT + 2_000, SLOT + 4_000)
+    asked = Evidence(events=[event(What.UNKNOWN, 2_100)], slots=[SLOT], troubles=[later])
+    assert findings(asked) == []
+    assert [found.clause for found in findings(replace(asked, events=[event(What.UNKNOWN, 500)]))] == ["C2"]
+
+
 def test_c05_a_slot_whose_claim_stayed_unknown_is_skipped_where_nobody_can_ask_again() -> None:
     unknown = Evidence(events=[event(What.UNKNOWN, 20)], slots=[SLOT])
     assert [found.clause for found in findings(unknown)] == ["C2"]

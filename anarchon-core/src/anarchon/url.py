@@ -36,6 +36,15 @@ def _without_password(rest: str) -> str:
     return f"{name}{colon}{'***' if colon else ''}@{after}{tail}"
 
 
+def _split(raw: str) -> SplitResult:
+    """Split a URL; its authority may name several hosts, which some versions of Python refuse where one is in brackets."""
+    scheme, _, rest = raw.partition("://")
+    authority = re.split("[/?#]", rest, maxsplit=1)[0]
+    if "," not in authority.rpartition("@")[2]:
+        return urlsplit(raw)
+    return urlsplit(f"{scheme}://hosts{rest[len(authority) :]}")._replace(netloc=authority)
+
+
 @dataclass(slots=True)
 class BackendUrl:
     """A URL whose options a backend takes one by one; `done` refuses what nobody took.
@@ -56,7 +65,7 @@ class BackendUrl:
             msg = "a backend URL is at most 4,096 printable characters"
             raise UrlError(msg)
         try:
-            self._parts = urlsplit(self.raw)
+            self._parts = _split(self.raw)
             _ = self.port
             pairs = parse_qsl(self._parts.query, keep_blank_values=True, strict_parsing=bool(self._parts.query))
         except ValueError:  # its text may quote the password

@@ -110,12 +110,18 @@ def _one_winner(evidence: Evidence) -> Iterator[Finding]:
 
 def _accounted(evidence: Evidence) -> Iterator[Finding]:
     seen = {event.slot_ms for event in evidence.of(*_WINS, What.NOTED)} | {record.slot_ms for record in evidence.records}
+    unknown: defaultdict[int, list[float]] = defaultdict(list)
+    for event in evidence.of(What.UNKNOWN):
+        unknown[event.slot_ms].append(event.wall_ms)
     if not evidence.resolves_unknown:
-        seen |= {event.slot_ms for event in evidence.of(What.UNKNOWN)}
+        seen |= unknown.keys()
     for slot_ms in evidence.slots:
+        # A fault that comes later explains it, too, if a claim of the slot was then still without an answer.
+        instants = (slot_ms, *unknown[slot_ms])
         explained = any(
-            trouble.start_wall_ms <= slot_ms + NEAR_MS and slot_ms <= trouble.end_wall_ms + NEAR_MS
+            trouble.start_wall_ms <= instant_ms + NEAR_MS and instant_ms <= trouble.end_wall_ms + NEAR_MS
             for trouble in evidence.troubles
+            for instant_ms in instants
         )
         if slot_ms not in seen and not explained:
             yield Finding("C2", "nobody ran a slot, and no fault explains it", slot_ms)
