@@ -161,6 +161,19 @@ def test_c16_a_run_released_without_a_delay_is_free_by_the_least_exact_reading_t
     assert (answer.outcome, answer.attempt) == (Outcome.WON, 2)
 
 
+def test_c19_a_later_attempt_is_not_claimed_before_an_earlier_one() -> None:
+    """Two instances read the server's clock within some milliseconds of each other."""
+    key = RunKey("a", 1_000)
+    first = ClaimRequest(key=key, token="t", instance="i", max_late_ms=10**6)
+    _, job = decisions.claim(None, first, now_ms=5_002, archived=None)
+    decisions.release(job, key, "t", how=decisions.Release(0, counted=False, error=None), now_ms=5_002)
+    claim, job = decisions.claim(job, replace(first, token="u"), now_ms=5_000, archived=None)
+    assert claim.won
+    run = job.get(key) if job else None
+    assert run is not None
+    assert [record.attempt for record in by_slot(records_of(run), 10)] == [2, 1]
+
+
 @pytest.mark.parametrize("call", ["claim", "renew", "release"])
 def test_c14_a_lease_begins_when_the_server_stores_it(call: str) -> None:
     """A write that was on its way for longer than the lease gives the whole lease; the kit's plans found that it did not."""

@@ -83,7 +83,9 @@ def _fresh(job: JobState | None, request: ClaimRequest, now_ms: int) -> tuple[Cl
 def _grant(run: Run, request: ClaimRequest, now_ms: int) -> None:
     run.status, run.token, run.instance = RunStatus.RUNNING, request.token, plain(request.instance)
     run.last(now_ms, request.lease_ms)
-    claimed = str(RunStatus.RUNNING), now_ms, None, None
+    # Two instances know the server's time within some milliseconds: no attempt was claimed before the one before it (C19).
+    claimed_ms = max(now_ms, run.records[-1][4]) if run.records else now_ms
+    claimed = str(RunStatus.RUNNING), claimed_ms, None, None
     run.records.append([run.attempt, request.token, run.instance, *claimed])  # C19
 
 

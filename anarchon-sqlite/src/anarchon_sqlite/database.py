@@ -104,7 +104,7 @@ class Database:
         deadline_ms = self.monotonic_ms() + limit_ms
         while True:
             try:
-                return self._connect()
+                return self._connect(wanted)
             except sqlite3.Error as error:
                 if not is_busy(error):
                     raise explain_open(error, self.path) from error
@@ -113,7 +113,7 @@ class Database:
                     raise BackendTimeout(msg) from error
             self.pause(OPEN_PAUSE_MORE_MS, least_ms=OPEN_PAUSE_MS)
 
-    def _connect(self) -> sqlite3.Connection:
+    def _connect(self, wanted: Callable[[], bool]) -> sqlite3.Connection:
         connection = sqlite3.connect(
             self.path,
             timeout=SLICE_MS / 1000,
@@ -127,7 +127,8 @@ class Database:
                 raise refusal
             connection.execute(f"PRAGMA synchronous = {self.options.synchronous.upper()}")
             self._prepare(connection)
-            self._remember_place()
+            if wanted():  # an opening that was cancelled must not tell the next one where its files lie (C22)
+                self._remember_place()
         except BaseException:
             connection.close()
             raise
