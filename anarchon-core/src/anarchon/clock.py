@@ -22,7 +22,10 @@ class Moment:
 
 
 class Clock:
-    """What the scheduler knows of time; `SystemClock` is the real one."""
+    """What the scheduler knows of time; `SystemClock` is the real one.
+
+    A subclass may tell less, for instance a store's clock only wall time: what it does not tell raises NotImplementedError.
+    """
 
     def wall_ms(self) -> float:
         """Return this machine's idea of Unix time in milliseconds; it may step."""

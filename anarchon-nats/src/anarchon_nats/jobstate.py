@@ -167,7 +167,8 @@ class JobState:
 
     def end(self, run: Run) -> None:
         """Move a run to those that ended."""
-        name, run.lasts_ms = run_of(run.key), None
+        run.lasts_ms = None  # nothing of it lasts any more
+        name = run_of(run.key)
         self.live.pop(name, None)
         self.final[name] = written(run.pack())
 

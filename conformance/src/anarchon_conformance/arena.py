@@ -95,6 +95,11 @@ class Arena:
         assert self._lease is not None, "enter the arena first"
         return self._lease
 
+    @property
+    def resolves_unknown(self) -> bool:
+        """Whether a claim without an answer can be asked again; where it cannot, its slot is skipped (C5)."""
+        return self.lease or self.limits.resolves_unknown
+
     async def client(self, backend: Backend | None = None) -> Backend:
         """Open a client of the target's own URL, or the given unopened one; it is closed with the arena."""
         made = backend if backend is not None else self.target.make(self.target.url)

@@ -103,8 +103,10 @@ class Client:
             self.answer, self.error = None, f"{type(error).__name__}: {error}"
         except Exception as error:  # border: backend call - a store under test may raise anything
             self.answer, self.error = None, f"{type(error).__name__}: {error} (no BackendError)"
-        if isinstance(call, ClaimCall):
-            (self.unknown.add if self.answer is None else self.unknown.discard)(call.request.token)
+        if isinstance(call, ClaimCall) and self.answer is None:
+            self.unknown.add(call.request.token)
+        elif isinstance(call, ClaimCall):
+            self.unknown.discard(call.request.token)
         self._recorder.end(number, self.answer, self.error)
 
 

@@ -181,7 +181,7 @@ class DuelRunner:
         for name in "AB":
             client = bout.client(name)
             for call in client.unanswered:
-                may_ask_again = not isinstance(call, ClaimCall) or arena.lease or arena.limits.resolves_unknown
+                may_ask_again = not isinstance(call, ClaimCall) or arena.resolves_unknown
                 if may_ask_again and not await _insist(client, call):  # K2: the same token
                     return name
         for name, probe in self._probes(bout):
@@ -202,7 +202,7 @@ class DuelRunner:
                 yield name, RenewCall(bout.key_of(name), tokens[name], LONG_MS)
         yield "C", bout.claim(arena, main, late, name="C")
         for name in "AB":
-            if arena.lease or arena.limits.resolves_unknown or tokens[name] not in bout.client(name).unknown:
+            if arena.resolves_unknown or tokens[name] not in bout.client(name).unknown:
                 yield name, FinishCall(bout.key_of(name), tokens[name], done)
         yield "C", FinishCall(main, late, done)
         if arena.lease:

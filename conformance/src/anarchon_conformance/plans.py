@@ -178,7 +178,7 @@ class _Game:
         for slot in sorted(self.touched):
             key = self.keys[slot]
             held = [client for client in range(len(CLIENTS)) if (client, slot) in self.tokens]
-            again = lease or self.arena.limits.resolves_unknown
+            again = self.arena.resolves_unknown
             if lease:
                 yield 2, CheckCall(key)
             for client in held:

@@ -180,7 +180,7 @@ async def _evidence(
         records=[record for record in records if record.space == SLOT] if len(records) < RECORDS_MAX else [],
         lease_ms=plan.lease_ms,
         lease=arena.lease,
-        resolves_unknown=arena.limits.resolves_unknown,
+        resolves_unknown=arena.resolves_unknown,
     )
 
 
