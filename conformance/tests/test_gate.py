@@ -245,6 +245,22 @@ def test_cut_after_delivers_and_swallows_the_reply() -> None:
     run(scenario())
 
 
+def test_what_follows_a_request_that_has_no_reply_is_lost_with_it() -> None:
+    """Some protocols have requests that nothing answers: the reply that is lost is the one to what came next."""
+
+    async def scenario() -> None:
+        async with wired() as (server, gate, client):
+            gate.set(Mode.CUT_AFTER, count=1)
+            client.send("mute")
+            await server.saw("mute")
+            client.send("a")
+            await server.saw("a")
+            await client.expect_reset()
+            assert gate.mode is Mode.PASS
+
+    run(scenario())
+
+
 def test_a_fault_can_wait_for_a_later_request() -> None:
     async def scenario() -> None:
         async with wired() as (server, gate, client):

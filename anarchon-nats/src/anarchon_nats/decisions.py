@@ -94,6 +94,9 @@ def _prune(job: JobState, request: ClaimRequest, now_ms: int) -> None:
 
     A chunk goes as a whole, once each of its runs may.
     """
+    runs = len(job.live) + len(job.final) + sum(chunk.count for chunk in job.chunks)
+    if runs <= request.history_size and request.history_ttl_ms is None:
+        return
     ended = job.ended()
     slots = [slot_ms for slot_ms, _ in ended] + [run.key.slot_ms for run in job.live.values()]
     for chunk in sorted(job.chunks, key=lambda each: each.high_ms):

@@ -45,6 +45,20 @@ class Sink(asyncio.Future[Msg]):
         self._arrived(result)
 
 
+class Prompt(Client):
+    """Writes a request at once if no other is under way; the driver would first wake a task of its own that writes."""
+
+    alone = False
+
+    async def _flush_pending(self, force_flush: bool = False) -> Any:  # noqa: FBT001, FBT002 - the driver's own
+        if not self.alone or force_flush or not self.is_connected or self._transport is None:
+            return await super()._flush_pending(force_flush)
+        written, self._pending, self._pending_data_size = self._pending, [], 0
+        self._transport.writelines(written)
+        await self._transport.drain()  # type: ignore[no-untyped-call]
+        return None
+
+
 class Wire:
     """A connection with an inbox of its own for replies; the driver's would wait for a reply that can no longer come."""
 
@@ -93,6 +107,8 @@ class Wire:
         self._waiting[number] = (future, subject)
         try:
             reply = f"{self._inbox}.{number}"
+            if isinstance(self._client, Prompt):
+                self._client.alone = len(self._waiting) == 1
             await self._client.publish(subject, payload, reply=reply, headers=None if headers is None else dict(headers))
             message = await future
         finally:
@@ -202,7 +218,7 @@ async def connect(address: Address, place: int) -> Wire:
     Raises:
         Error: it cannot be reached, or does not take this user.
     """
-    client = Client()
+    client = Prompt()
     wire = Wire(client, own=True)
     said: list[Exception] = []
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from enum import StrEnum
 from typing import Self
@@ -348,7 +348,7 @@ class Gate:
     async def _take(self, link: _Link, data: bytes) -> None:
         if link.silenced:
             return
-        if self._ungated(data):
+        if link.swallow or self._ungated(data):  # what follows a request whose reply is lost shares its fate
             link.up.write(data)
             return
         if link.pending:  # the rest of a request that is held already, or one pipelined behind it
@@ -366,10 +366,19 @@ class Gate:
         elif mode is Mode.CUT_AFTER:
             link.swallow = True
             link.send_up(data)
-            await self._clock.wait(link.replied, CUT_AFTER_MS)
-            link.reset()
+            self._start(self._cut_unanswered(link))
         else:
             link.silenced = True
+
+    async def _cut_unanswered(self, link: _Link) -> None:
+        """Reset a connection whose first reply is to be lost, should none come; a reply itself ends it."""
+        await self._clock.wait(link.ended, CUT_AFTER_MS)
+        link.reset()
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _hold(self, link: _Link, data: bytes) -> None:
         link.pending += data
