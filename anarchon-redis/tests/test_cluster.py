@@ -48,6 +48,21 @@ def test_c10_a_lease_works_in_a_cluster(cluster: Any, on: Any, play: Play) -> No
     play(act, store.make(), store.make())
 
 
+def test_opening_does_not_read_what_every_command_is(cluster: Any, on: Any, play: Play) -> None:
+    store = on(cluster, "lease")
+
+    def asked() -> list[str]:
+        lines = cluster.send("INFO commandstats", whole=True).split("\r\n")
+        return [line for line in lines if line.startswith("cmdstat_command:")]
+
+    async def act(backend: Any) -> None:
+        assert (await backend.claim(await store.request(backend))).won
+        assert asked() == before
+
+    before = asked()
+    play(act, store.make())
+
+
 def test_c07_all_keys_of_a_job_carry_its_hash_tag(cluster: Any, on: Any, play: Play) -> None:
     store = on(cluster, "lease")
 

@@ -39,6 +39,7 @@ def test_an_instant_that_cannot_be_hit_is_not_asked_for() -> None:
 @pytest.mark.parametrize(("left", "right"), [(1, 1), (2, 2), (1, 4), (3, 3)])
 def test_few_steps_are_interleaved_in_every_way(left: int, right: int) -> None:
     found = interleavings(left, right)
+    assert found == sorted(found), "A's steps first"
     assert len(found) == len(set(found)) == comb(left + right, left)
     assert all((order.count("0"), order.count("1")) == (left, right) for order in found)
 
@@ -48,6 +49,12 @@ def test_many_steps_are_interleaved_in_the_ways_that_catch_most() -> None:
     assert len(found) == len(set(found)) == 12
     assert {"000000111111", "111111000000", "000111111000"} <= set(found)
     assert all((order.count("0"), order.count("1")) == (6, 6) for order in found)
+
+
+def test_steps_too_many_to_list_every_order_are_still_interleaved() -> None:
+    found = interleavings(60, 60, 300)  # there are 10 to the power of 35
+    assert len(found) == len(set(found)) == 300
+    assert all((order.count("0"), order.count("1")) == (60, 60) for order in found)
 
 
 def test_a_duel_has_at_most_one_fault_one_jump_one_skew() -> None:

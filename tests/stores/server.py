@@ -127,8 +127,8 @@ class Server(ABC):
         self._end(signal.SIGKILL)
 
     def restart(self) -> None:
-        """Kill it and start it again on the same port and data."""
-        self.kill()
+        """End it cleanly and start it again on the same port and data."""
+        self.stop()
         self.start()
 
     def pause(self) -> None:

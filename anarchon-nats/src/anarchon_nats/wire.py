@@ -55,7 +55,7 @@ class Prompt(Client):
             return await super()._flush_pending(force_flush)
         written, self._pending, self._pending_data_size = self._pending, [], 0
         self._transport.writelines(written)
-        await self._transport.drain()  # type: ignore[no-untyped-call]
+        await self._transport.drain()  # type: ignore[no-untyped-call]  # the driver's transport
         return None
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from anarchon.errors import BackendError, BackendTimeout, BackendUnavailable
 from redis import exceptions as driver
+from redis._parsers import AsyncCommandsParser
 from redis.asyncio import Redis, RedisCluster
+from redis.asyncio.cluster import ClusterNode
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
@@ -196,8 +198,24 @@ class Link:
             return error
 
 
+class FirstKey(AsyncCommandsParser):
+    """Finds a command's node by its first argument, where every command of ours has its key.
+
+    The driver would ask each cluster that it connects to for all commands; reading that answer keeps the loop busy for 0.1 s.
+    """
+
+    __slots__ = ()
+
+    async def initialize(self, node: ClusterNode | None = None) -> None:
+        """Ask for nothing."""
+
+    async def get_keys(self, *args: Any) -> tuple[str, ...] | None:
+        """Return the key that stands first; further ones carry the same hash tag."""
+        return args[1:2] or None
+
+
 def _cluster_client(address: Address) -> RedisCluster:
-    return RedisCluster(
+    client = RedisCluster(
         host=address.host,
         port=address.port,
         username=address.username,
@@ -209,3 +227,5 @@ def _cluster_client(address: Address) -> RedisCluster:
         socket_connect_timeout=CALL_TIMEOUT_MS / 1000,
         retry=Retry(NoBackoff(), 0),
     )
+    client.commands_parser = FirstKey()
+    return client

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from itertools import combinations
+from math import comb
 
 from anarchon_conformance.driver import Moves
 from anarchon_conformance.steps import Fault
@@ -206,19 +206,26 @@ def interleavings(left: int, right: int, most: int = SCHEDULES_MAX) -> list[str]
     If there are more than `most`: first those in which one side is interrupted once, because they catch most; then turns
     about; then others at even distances.
     """
-    total = left + right
-    every = []
-    for places in combinations(range(total), left):
-        chosen = set(places)
-        every.append("".join("0" if place in chosen else "1" for place in range(total)))
-    if len(every) <= most:
-        return every
+    count = comb(left + right, left)
+    if count <= most:
+        return [_interleaving(left, right, rank) for rank in range(count)]
     found = ["0" * left + "1" * right, "1" * right + "0" * left]
     found += ["0" * first + "1" * right + "0" * (left - first) for first in range(1, left)]
     found += ["1" * first + "0" * left + "1" * (right - first) for first in range(1, right)]
     found.append("01" * min(left, right) + "0" * (left - right) + "1" * (right - left))
-    found += [every[round(number * (len(every) - 1) / (most - 1))] for number in range(most)]
+    found += [_interleaving(left, right, round(number * (count - 1) / (most - 1))) for number in range(most)]
     return list(dict.fromkeys(found))[:most]
+
+
+def _interleaving(left: int, right: int, rank: int) -> str:
+    """Return the order of this rank, A's steps first; found without the others, of which there may be millions."""
+    order = ""
+    while left and right:
+        if rank < (first := comb(left + right - 1, right)):
+            order, left = order + "0", left - 1
+        else:
+            order, right, rank = order + "1", right - 1, rank - first
+    return order + "0" * left + "1" * right
 
 
 def variants(duel: Duel, steps: tuple[int, int], *, clock: bool, skewed: bool, cancel: bool = True) -> Iterator[Duel]:

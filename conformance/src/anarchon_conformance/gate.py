@@ -7,8 +7,6 @@ ends with `heal`, or with the `fault` block that began it.
 from __future__ import annotations
 
 import asyncio
-import socket
-import struct
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from enum import StrEnum
@@ -16,6 +14,8 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from anarchon.clock import Clock, SystemClock
+
+from anarchon_conformance.link import Link, reset
 
 __all__ = ["Gate", "Mode", "Settled", "never_ungated", "reroute"]
 
@@ -26,8 +26,6 @@ CLOSE_MS = 2_000.0
 CHUNK_BYTES = 65_536
 HELD_BYTES_MAX = 16 * 1024 * 1024
 LINKS_MAX = 256
-
-_RESET = struct.pack("ii", 1, 0)
 
 
 class Mode(StrEnum):
@@ -63,46 +61,6 @@ def reroute(url: str, host: str, port: int) -> str:
     return parts._replace(netloc=f"{user}{at}{shown}:{port}").geturl()
 
 
-def _reset(writer: asyncio.StreamWriter) -> None:
-    """Close a connection the hard way, so that the peer sees a reset and not an orderly end."""
-    connection = writer.get_extra_info("socket")
-    if connection is not None:
-        with suppress(OSError):
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-    writer.transport.abort()
-
-
-class _Link:
-    """One client connection and its counterpart at the store."""
-
-    def __init__(self, down: asyncio.StreamWriter, up: asyncio.StreamWriter) -> None:
-        self.down, self.up = down, up
-        self.pending = bytearray()
-        self.replied = asyncio.Event()
-        self.ended = asyncio.Event()
-        self.swallow = False
-        self.silenced = False
-        self.client_gone = False
-
-    def reset(self) -> None:
-        """Cut both sides."""
-        self.ended.set()
-        _reset(self.down)
-        _reset(self.up)
-
-    def send_up(self, data: bytes) -> None:
-        """Let a request through; once the client is gone and nothing is pending, its end follows."""
-        self.replied.clear()
-        self.up.write(data)
-        self.pass_end()
-
-    def pass_end(self) -> None:
-        """Hand on the client's end, after everything that it sent before."""
-        if self.client_gone and not self.pending and self.up.can_write_eof() and not self.up.is_closing():
-            with suppress(OSError):
-                self.up.write_eof()
-
-
 class Gate:
     """Stands between one client and a store on TCP; connect the client to `host` and `port`."""
 
@@ -126,7 +84,7 @@ class Gate:
         self._delay_ms = 0.0
         self._changed = asyncio.Event()
         self._arrived = asyncio.Event()
-        self._links: set[_Link] = set()
+        self._links: set[Link] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
 
@@ -274,7 +232,7 @@ class Gate:
         else:
             self._arrived.clear()
 
-    def _deliver(self, link: _Link) -> None:
+    def _deliver(self, link: Link) -> None:
         data = bytes(link.pending)
         link.pending.clear()
         link.send_up(data)
@@ -302,27 +260,27 @@ class Gate:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
-        link: _Link | None = None
+        link: Link | None = None
         try:
             if len(self._links) >= LINKS_MAX:
                 return
             async with asyncio.timeout(CONNECT_MS / 1000):
                 up_reader, up_writer = await asyncio.open_connection(*self._store, limit=CHUNK_BYTES)
-            link = _Link(writer, up_writer)
+            link = Link(writer, up_writer)
             link.silenced = self._dark
             self._links.add(link)
             await self._pump(link, reader, up_reader)
         except (OSError, TimeoutError):
             pass  # the store is down or the peer is gone: the client sees a reset
         finally:
-            _reset(writer)
+            reset(writer)
             if link is not None:
                 link.reset()
                 self._links.discard(link)
                 self._note_held()
             self._tasks.discard(task)
 
-    async def _pump(self, link: _Link, client: asyncio.StreamReader, store: asyncio.StreamReader) -> None:
+    async def _pump(self, link: Link, client: asyncio.StreamReader, store: asyncio.StreamReader) -> None:
         pumps = [
             asyncio.create_task(self._pump_up(link, client)),
             asyncio.create_task(self._pump_down(link, store)),
@@ -336,7 +294,7 @@ class Gate:
                 pump.cancel()
             await asyncio.gather(*pumps, return_exceptions=True)
 
-    async def _pump_up(self, link: _Link, client: asyncio.StreamReader) -> None:
+    async def _pump_up(self, link: Link, client: asyncio.StreamReader) -> None:
         with suppress(OSError):
             while data := await client.read(CHUNK_BYTES):
                 await self._take(link, data)
@@ -345,7 +303,7 @@ class Gate:
         if not link.silenced:
             link.pass_end()
 
-    async def _take(self, link: _Link, data: bytes) -> None:
+    async def _take(self, link: Link, data: bytes) -> None:
         if link.silenced:
             return
         if link.swallow or self._ungated(data):  # what follows a request whose reply is lost shares its fate
@@ -370,7 +328,7 @@ class Gate:
         else:
             link.silenced = True
 
-    async def _cut_unanswered(self, link: _Link) -> None:
+    async def _cut_unanswered(self, link: Link) -> None:
         """Reset a connection whose first reply is to be lost, should none come; a reply itself ends it."""
         await self._clock.wait(link.ended, CUT_AFTER_MS)
         link.reset()
@@ -380,14 +338,14 @@ class Gate:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _hold(self, link: _Link, data: bytes) -> None:
+    def _hold(self, link: Link, data: bytes) -> None:
         link.pending += data
         if len(link.pending) > HELD_BYTES_MAX:
             link.pending.clear()
             link.reset()
         self._note_held()
 
-    async def _pump_down(self, link: _Link, store: asyncio.StreamReader) -> None:
+    async def _pump_down(self, link: Link, store: asyncio.StreamReader) -> None:
         with suppress(OSError):
             while data := await self._reply(link, store):
                 link.replied.set()
@@ -399,7 +357,7 @@ class Gate:
         if link.silenced:
             await link.ended.wait()  # a black hole does not pass on the store's end either
 
-    async def _reply(self, link: _Link, store: asyncio.StreamReader) -> bytes:
+    async def _reply(self, link: Link, store: asyncio.StreamReader) -> bytes:
         data = await store.read(CHUNK_BYTES)
         if data and self._mode is Mode.DELAY:
             await self._clock.wait(self._changed, self._delay_ms)
