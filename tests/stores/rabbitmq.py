@@ -14,7 +14,7 @@ import subprocess
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from stores import guard
 from stores.fetch import STORES, Unfetched, Wheel, alone, download, run, unpack_debian
@@ -250,9 +250,16 @@ class RabbitMQ310(RabbitMQ):
 
 
 class RabbitMQ40(RabbitMQ):
-    """RabbitMQ 4.0 of Debian 13, unpacked."""
+    """RabbitMQ 4.0 of Debian 13, unpacked, with the metadata store of today: Khepri, which 4.2 made the default."""
 
     name: ClassVar[str] = "RabbitMQ 4.0"
+
+    def start(self) -> Self:
+        new = self.port == 0
+        super().start()
+        if new:
+            self.ctl("enable_feature_flag", "--experimental", "khepri_db")
+        return self
 
     @classmethod
     def home(cls) -> Path:
