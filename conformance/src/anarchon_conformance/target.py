@@ -10,6 +10,7 @@ random job names; nothing is flushed.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -83,9 +84,14 @@ class Target:
         Raises:
             ConfigurationError: the URL has an unknown scheme or a refused option.
         """
+        return create_backend(url, self._manager)
+
+    @functools.cached_property
+    def _manager(self) -> pluggy.PluginManager:
+        """What found the backend once makes every further client; a look through all that is installed takes a while."""
         manager = pluggy.PluginManager(hookspecs.PROJECT)
         manager.add_hookspecs(hookspecs)
-        return create_backend(url, manager)
+        return manager
 
     def wire(self) -> tuple[str, int] | None:
         """Return host and port of a store that a TCP proxy may stand before, or None (no wire, TLS, several hosts)."""
