@@ -159,7 +159,7 @@ class RabbitMQTarget(ServerTarget):
     """A RabbitMQ broker: each side sends an empty frame now and then."""
 
     spared: frozenset[str] = frozenset()
-    """What is not done to it by day, because each start of its process takes seconds: another of its targets is not spared."""
+    """What is left to the night and to `anarchon-rabbitmq/tests`, because each start of a process takes seconds."""
 
     def offers(self, name: str) -> bool:
         return name not in self.spared and super().offers(name)

@@ -16,6 +16,8 @@ import pytest
 from anarchon.errors import BackendError, BackendTimeout, BackendUnavailable, StoreSetupError
 from anarchon.types import ClaimRequest, Outcome, RunKey, RunResult, RunStatus, new_token
 from anarchon_nats import NatsCasBackend, NatsLeaseBackend, NatsMsgIdBackend, from_url
+from anarchon_nats.options import Address
+from anarchon_nats.wire import connect
 from stores.nats import Nats29, Nats215
 
 Play = Callable[..., Any]
@@ -324,3 +326,26 @@ def test_c24_a_lent_connection_stays_open_and_works_from_another_loop(strategy: 
         await client.close()
 
     asyncio.run(act())
+
+
+def test_a_lone_request_is_written_before_its_reply_is_waited_for(newest: Any) -> None:
+    """The driver leaves the writing to a task of its own, which costs more than a turn of the loop."""
+
+    async def act() -> list[int]:
+        wire = await connect(Address(servers=((newest.host, newest.port),)), 0)
+        left = []
+        try:
+            for others in ((), ("somebody",)):
+                await wire._client.flush()
+                wire._waiting.update(dict.fromkeys(("me", *others), (asyncio.Future(), "nobody.listens")))
+                with wire._prompt():
+                    await wire._client.publish("nobody.listens", b"x")
+                left.append(wire._client.pending_data_size)
+                wire._waiting.clear()
+        finally:
+            await wire.close()
+        return left
+
+    alone, together = asyncio.run(act())
+    assert alone == 0
+    assert together > 0, "those of many are written together"

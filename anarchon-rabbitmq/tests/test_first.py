@@ -148,3 +148,28 @@ def test_c02_a_hundred_claims_at_once_are_all_won(store: Any, play: Play) -> Non
         return {answer.outcome for answer in await backend.claim_many(requests) if isinstance(answer, Claim)}
 
     assert play(act, store.make()) == {Outcome.WON}
+
+
+def test_c06_a_broker_that_was_killed_still_knows_who_won(token: Any, gate: Any, play: Play) -> None:
+    async def act(*backends: RabbitMQBackend) -> None:
+        won = [(backend, store.request(job)) for backend, store in zip(backends, (token, gate), strict=True) for job in "abcde"]
+        for backend, request in won:
+            assert (await backend.claim(request)).won
+        for backend in backends:
+            assert len(await backend.history("e", limit=9)) == 1  # the last thing that is written
+        await asyncio.to_thread(token.server.kill)
+        await asyncio.to_thread(token.server.start)
+        for backend, request in won:
+            assert (await patiently(backend, request)).outcome is Outcome.LOST
+
+    play(act, token.make(), gate.make())
+
+
+async def patiently(backend: RabbitMQBackend, request: ClaimRequest) -> Claim:
+    """Claim as somebody else, again with another token where the answer is unknown."""
+    for _ in range(WAITS_MAX):
+        try:
+            return await backend.claim(replace(request, token=new_token()))
+        except BackendError:
+            await SystemClock().sleep_ms(100)
+    pytest.fail("no answer", pytrace=False)

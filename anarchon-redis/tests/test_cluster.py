@@ -12,9 +12,13 @@ from anarchon.errors import StoreSetupError
 from anarchon.types import Outcome, RunResult, RunStatus, new_token
 from anarchon_redis import RedisLeaseBackend
 from anarchon_redis.factory import from_url
+from anarchon_redis.link import _cluster_client
+from anarchon_redis.options import Address
 from redis.asyncio import RedisCluster as ClusterClient
+from redis.crc import key_slot
 
 Play = Callable[..., Any]
+KEY = "cron:{sync}:runs"
 JOBS = ("a", "b:c", "{d}", "ä", "}{")
 
 
@@ -61,6 +65,30 @@ def test_opening_does_not_read_what_every_command_is(cluster: Any, on: Any, play
 
     before = asked()
     play(act, store.make())
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("SET", KEY, "lease", "NX"),
+        ("GET", KEY),
+        ("SADD", KEY, "a", "b"),
+        ("SREM", KEY, "a"),
+        ("SMEMBERS", KEY),
+        ("HMGET", KEY, "a", "b"),
+        ("UNLINK", KEY, "cron:{sync}:state"),
+        ("XADD", KEY, "1-0", "slot", 1),
+        ("XCFGSET", KEY, "IDMP-DURATION", 1),
+        ("EVALSHA", "0" * 40, 2, KEY, "cron:{sync}:state", "x"),
+    ],
+    ids=lambda command: command[0],
+)
+def test_a_command_goes_to_the_node_that_has_its_key(command: tuple[str, ...]) -> None:
+    async def act() -> None:
+        client = _cluster_client(Address())
+        assert await client._determine_slot(*command) == key_slot(b"sync")
+
+    asyncio.run(act())
 
 
 def test_c07_all_keys_of_a_job_carry_its_hash_tag(cluster: Any, on: Any, play: Play) -> None:

@@ -7,8 +7,8 @@ import itertools
 import json
 import re
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from nats import errors as driver
@@ -54,8 +54,11 @@ class Prompt(Client):
         if not self.alone or force_flush or not self.is_connected or self._transport is None:
             return await super()._flush_pending(force_flush)
         written, self._pending, self._pending_data_size = self._pending, [], 0
-        self._transport.writelines(written)
-        await self._transport.drain()  # type: ignore[no-untyped-call]  # the driver's transport
+        try:
+            self._transport.writelines(written)
+            await self._transport.drain()  # type: ignore[no-untyped-call]  # the driver's transport
+        except RuntimeError as error:  # uvloop's word for a connection that has just gone
+            raise driver.ConnectionClosedError from error
         return None
 
 
@@ -107,15 +110,26 @@ class Wire:
         self._waiting[number] = (future, subject)
         try:
             reply = f"{self._inbox}.{number}"
-            if isinstance(self._client, Prompt):
-                self._client.alone = len(self._waiting) == 1
-            await self._client.publish(subject, payload, reply=reply, headers=None if headers is None else dict(headers))
+            with self._prompt():
+                await self._client.publish(subject, payload, reply=reply, headers=None if headers is None else dict(headers))
             message = await future
         finally:
             del self._waiting[number]
         if message.headers is not None and not message.data and message.headers.get("Status") == "503":
             raise NoResponder(subject)
         return message
+
+    @contextmanager
+    def _prompt(self) -> Iterator[None]:
+        """Let a client of our own write what is published in here by itself, if nothing else waits for a reply."""
+        if not isinstance(self._client, Prompt):
+            yield
+            return
+        self._client.alone = len(self._waiting) == 1
+        try:
+            yield
+        finally:
+            self._client.alone = False
 
     async def json(self, subject: str, payload: bytes = b"", headers: Mapping[str, str] | None = None) -> dict[str, Any]:
         """Send one request whose reply is JSON.

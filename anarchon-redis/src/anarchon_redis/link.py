@@ -199,7 +199,9 @@ class Link:
 
 
 class FirstKey(AsyncCommandsParser):
-    """Finds a command's node by its first argument, where every command of ours has its key.
+    """Finds a command's node by its first argument, where our commands have their key, or the first of one job's keys.
+
+    Scripts are not asked about: the driver finds their keys itself. Commands without a key are sent to a node by name.
 
     The driver would ask each cluster that it connects to for all commands; reading that answer keeps the loop busy for 0.1 s.
     """

@@ -203,18 +203,24 @@ def _acts(before: Before, who: str, *, lease: bool) -> Iterator[Act]:
 def interleavings(left: int, right: int, most: int = SCHEDULES_MAX) -> list[str]:
     """Return the orders of `left` steps of A and `right` steps of B.
 
-    If there are more than `most`: first those in which one side is interrupted once, because they catch most; then turns
-    about; then others at even distances.
+    If there are more than `most`: one after the other and turns about, then those in which one side is interrupted once,
+    because they catch most, then others. Where not all of a kind fit, they are taken at even distances.
     """
     count = comb(left + right, left)
     if count <= most:
         return [_interleaving(left, right, rank) for rank in range(count)]
     found = ["0" * left + "1" * right, "1" * right + "0" * left]
-    found += ["0" * first + "1" * right + "0" * (left - first) for first in range(1, left)]
-    found += ["1" * first + "0" * left + "1" * (right - first) for first in range(1, right)]
     found.append("01" * min(left, right) + "0" * (left - right) + "1" * (right - left))
-    found += [_interleaving(left, right, round(number * (count - 1) / (most - 1))) for number in range(most)]
-    return list(dict.fromkeys(found))[:most]
+    once = [("0" * first + "1" * right + "0" * (left - first)) for first in range(1, left)]
+    once += ["1" * first + "0" * left + "1" * (right - first) for first in range(1, right)]
+    found += [once[place] for place in _spread(len(once), most * 3 // 4 - len(found))]
+    found += [_interleaving(left, right, rank) for rank in _spread(count, most - len(found))]
+    return list(dict.fromkeys(found))
+
+
+def _spread(count: int, most: int) -> list[int]:
+    """Return all of `count` numbers, or `most` of them at even distances."""
+    return [(2 * place + 1) * count // (2 * most) for place in range(most)] if count > most else list(range(count))
 
 
 def _interleaving(left: int, right: int, rank: int) -> str:
