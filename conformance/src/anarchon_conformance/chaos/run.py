@@ -30,6 +30,8 @@ RECORDS_MAX = 5_000
 ASK_TRIES = 20
 LATE_MOST_MS = 10**9
 MEMORY_MARGIN_MS = 20_000
+LIFE_MS = 1_800_000
+"""How long an instance that nobody ends lives: longer than a storm of fifty kills of a store that takes long to start."""
 FAILURES_MAX = 2
 """The most stories that are told of one clause and fleet."""
 
@@ -135,7 +137,7 @@ async def _storm(arena: Arena, phase: Phase, seed: int) -> tuple[Evidence, list[
         period_ms=phase.period_ms,
         work_ms=phase.work_ms,
         seed=seed,
-        life_ms=600_000,
+        life_ms=LIFE_MS,
     )
     faults = faults_for(target, arena.limits, count=phase.faults, store_kills=phase.store_kills, seed=seed)
     async with Fleet(target, plan) as fleet:
