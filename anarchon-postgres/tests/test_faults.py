@@ -222,7 +222,8 @@ def test_c6_no_acknowledged_claim_is_lost_when_the_server_is_killed(own: Databas
                 enough = len(won) + 40
                 while len(won) < enough:
                     await asyncio.sleep(0.01)
-                await asyncio.to_thread(own.server.restart)
+                await asyncio.to_thread(own.server.kill)
+                await asyncio.to_thread(own.server.start)
             stop.set()
         for start in range(0, len(won), 100):
             part = list(won.items())[start : start + 100]
@@ -267,7 +268,8 @@ def test_c23_dead_connections_of_a_borrowed_pool_are_thrown_out(own: Database) -
             await pool.wait()
             backend = PostgresBackend(pool=pool, table=own.table)
             await backend.open()
-            await asyncio.to_thread(own.server.restart)
+            await asyncio.to_thread(own.server.kill)
+            await asyncio.to_thread(own.server.start)
             assert await backend.now_ms() > 0
             await backend.close()
 

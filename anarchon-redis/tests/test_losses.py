@@ -68,7 +68,8 @@ def test_a_snapshot_only_server_forgets_and_is_warned_about(own: Any, on: Any, a
         assert [said for said in await backend.warnings() if said.startswith("appendonly is no: a crash")]
         request = await store.request(backend)
         assert (await backend.claim(request)).won
-        await asyncio.to_thread(store.server.restart)
+        await asyncio.to_thread(store.server.kill)
+        await asyncio.to_thread(store.server.start)
         assert (await backend.claim(replace(request, token=new_token()))).won  # twice
 
     play(act, store.make())
