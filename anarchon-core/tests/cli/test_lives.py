@@ -74,6 +74,28 @@ def test_a_whole_life_run_history_why_orphans(anarchon: Anarchon, begin: Begin, 
     assert anarchon("orphans", url, "--days", "0", "--forget", "beat").returncode == 0
 
 
+@pytest.mark.parametrize(("level", "tracebacks"), [("INFO", 1), ("DEBUG", 2)])
+def test_a_drivers_warning_of_a_lost_connection_is_one_line(begin: Begin, tmp_path: Path, level: str, tracebacks: int) -> None:
+    (tmp_path / "app.py").write_text(
+        "import logging\n"
+        "from anarchon import Scheduler, Every\n"
+        "scheduler = Scheduler('memory://')\n"
+        "@scheduler.job(Every(seconds=1), jitter=0)\n"
+        "def beat():\n"
+        "    driver = logging.getLogger('driver')\n"
+        "    driver.warning('reader of %s exited', 'db', exc_info=ConnectionResetError(104, 'reset by peer'))\n"
+        "    driver.error('a defect', exc_info=ValueError('of the driver'))\n"
+        "    scheduler.request_stop()\n"
+    )
+    with begin("run", "app:scheduler", "--log-level", level) as process:
+        _, errors = process.communicate(timeout=DEADLINE_S)
+    lines = errors.splitlines()
+    assert sum(line.startswith("ConnectionResetError: ") for line in lines) == tracebacks - 1
+    assert sum(line.startswith("ValueError: ") for line in lines) == 1
+    if level == "INFO":
+        assert [line for line in lines if line.endswith("WARNING driver: reader of db exited: [Errno 104] reset by peer")]
+
+
 def test_a_crontab_is_checked_and_run_and_its_failures_are_in_the_history(
     anarchon: Anarchon, begin: Begin, tmp_path: Path
 ) -> None:

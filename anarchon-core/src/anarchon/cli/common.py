@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
+import logging
 import os
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
@@ -18,7 +20,17 @@ from anarchon.plugins import Observers, new_manager
 from anarchon.registry import URL_VARIABLE, create_backend
 from anarchon.store import Store
 
-__all__ = ["StoreCommand", "ask", "iso", "json_option", "print_json", "read_instant", "url_argument", "url_option"]
+__all__ = [
+    "StoreCommand",
+    "ask",
+    "iso",
+    "json_option",
+    "log_to_stderr",
+    "print_json",
+    "read_instant",
+    "url_argument",
+    "url_option",
+]
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -42,6 +54,26 @@ class StoreCommand(click.Command):
 url_argument = click.argument("url")
 url_option = click.option("--url", envvar=URL_VARIABLE, help=f"The store; {URL_VARIABLE} if left out.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+class _Lines(logging.Formatter):
+    """Gives a warning one line: drivers warn of each connection that a store closed, with a traceback of their own."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        if record.exc_info and record.levelno < logging.ERROR:
+            record = copy.copy(record)  # another handler may want it whole
+            error = (record.exc_info or (None, None))[1]
+            record.msg, record.args = f"{record.getMessage()}: {error}", ()
+            record.exc_info = record.exc_text = None
+        return super().format(record)
+
+
+def log_to_stderr(level: str) -> None:
+    """Send what is logged at `level` and above to stderr; at DEBUG with every traceback, else with those of errors."""
+    handler = logging.StreamHandler()
+    form = logging.Formatter if level == "DEBUG" else _Lines
+    handler.setFormatter(form("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=level, handlers=[handler])
 
 
 def print_json(value: object) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import asdict
 from pathlib import Path
 
 import click
 
-from anarchon.cli.common import iso, json_option, print_json, url_option
+from anarchon.cli.common import iso, json_option, log_to_stderr, print_json, url_option
 from anarchon.clock import SystemClock
 from anarchon.crontab import Crontab, Problem, add_crontab, parse_crontab
 from anarchon.errors import ConfigurationError
@@ -48,7 +47,7 @@ def crontab_command(file: Path, url: str | None, as_json: bool, **flags: bool) -
     if not scheduler.jobs:
         click.echo(f"anarchon: {file} has no line that can run", err=True)
         return 1
-    logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    log_to_stderr("INFO")
     scheduler.run()
     return 0
 

@@ -11,6 +11,7 @@ from types import ModuleType
 
 import click
 
+from anarchon.cli.common import log_to_stderr
 from anarchon.errors import AnarchonError, ConfigurationError
 from anarchon.scheduler import Scheduler
 
@@ -71,6 +72,6 @@ def _place(error: Exception) -> str:
 @click.option("--log-level", default="INFO", show_default=True, type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"]))
 def run_command(place: str, log_level: str) -> int:
     """Run the scheduler MODULE:SCHEDULER until SIGTERM or Ctrl-C; runs then finish or are handed over."""
-    logging.basicConfig(level=log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    log_to_stderr(log_level)
     load_scheduler(place).run()
     return 0
