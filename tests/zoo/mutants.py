@@ -503,9 +503,28 @@ class FirstWithoutRecord(SimFirst):
 
 
 class FirstOnce(SimFirst):
-    """Claim-only and right: it cannot recognise its own claim, and says so."""
+    """Claim-only and right: it cannot recognise its own claim and says so; a cancelled call costs it its connection."""
 
     limits = Limits(durable=False, resolves_unknown=False)
+
+    def __init__(self, store: SimStore, skew_ms: int = 0) -> None:
+        super().__init__(store, skew_ms)
+        self.asked: set[str] = set()
+        self.connected = True
+
+    async def claim(self, request: ClaimRequest) -> Claim:
+        if request.token in self.asked:
+            msg = "this token was asked for before, and nobody can know what came of it"
+            raise BackendError(msg)
+        self.asked.add(request.token)
+        if not self.connected:
+            self.connected = True
+            msg = "the connection is gone"
+            raise BackendUnavailable(msg)
+        self.connected = False  # until the answer is here
+        claim = await super().claim(request)
+        self.connected = True
+        return claim
 
     def mine(self) -> Claim:
         return Claim(Outcome.LOST)

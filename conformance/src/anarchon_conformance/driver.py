@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from anarchon.backend import Backend, LeaseBackend
 from anarchon.contract import Answer, CheckCall, ClaimCall, FinishCall, PauseCall, ReleaseCall, RenewCall
 from anarchon.contract.model import Call
 from anarchon.errors import BackendError
-from anarchon.types import Claim, Outcome, RunStatus, RunView
+from anarchon.types import Claim, Outcome, RunStatus, RunView, new_token
 
 from anarchon_conformance.arena import Arena
 from anarchon_conformance.history import ClockStep, History, Look, Recorder, Timebase
@@ -23,6 +23,9 @@ ROUND_STEPS_MAX = 200
 """The most store steps of one duel; a backend that takes more turns in circles."""
 
 LOOK_LIMIT = 1_000
+
+TRIES = 3
+"""How often a call may fail with no fault left to blame, before its client is called unusable."""
 
 
 class Client:
@@ -74,6 +77,19 @@ class Client:
         elif self.error == "cancelled":
             raise asyncio.CancelledError
         return self.answer
+
+    async def insist(self, call: Call, *, again: bool) -> bool:
+        """Make a call until it is answered; False if it fails time after time with no fault left to blame.
+
+        Without `again` a claim without an answer is lost for good (C5): then the next try is a claim of its own.
+        """
+        for _ in range(TRIES):
+            if await self.do(call) is not None:
+                return True
+            if not again and isinstance(call, ClaimCall):
+                token = call.request.token[0] + new_token()[1:]
+                call = replace(call, request=replace(call.request, token=token))
+        return False
 
     async def wait(self) -> None:
         """Wait for the call on its way; one that hangs is cancelled and stays open (C23)."""

@@ -47,8 +47,6 @@ ORDERS_MAX = 12
 FAST_MS = 0.1
 """A store whose claim takes less than this fights every duel, not only the reduced set."""
 
-_TRIES = 3
-
 
 @dataclass(frozen=True, slots=True)
 class Fought:
@@ -182,10 +180,10 @@ class DuelRunner:
             client = bout.client(name)
             for call in client.unanswered:
                 may_ask_again = not isinstance(call, ClaimCall) or arena.resolves_unknown
-                if may_ask_again and not await _insist(client, call):  # K2: the same token
+                if may_ask_again and not await client.insist(call, again=True):  # K2: the same token
                     return name
         for name, probe in self._probes(bout):
-            if not await _insist(bout.client(name), probe):
+            if not await bout.client(name).insist(probe, again=arena.resolves_unknown):
                 return name
         await driver.look(bout.main.job)
         return None
@@ -204,7 +202,8 @@ class DuelRunner:
         for name in "AB":
             if arena.resolves_unknown or tokens[name] not in bout.client(name).unknown:
                 yield name, FinishCall(bout.key_of(name), tokens[name], done)
-        yield "C", FinishCall(main, late, done)
+        if arena.resolves_unknown or late not in bout.client("C").unknown:
+            yield "C", FinishCall(main, late, done)
         if arena.lease:
             for name in "AB":
                 yield name, ReleaseCall(bout.key_of(name), tokens[name])
@@ -235,14 +234,6 @@ async def _prepare(arena: Arena, bout: _Bout) -> None:
     elif before is Before.OVERLAP:
         older = RunKey(bout.main.job, bout.main.slot_ms - 20_000)
         await c.do(bout.claim(arena, older, bout.tokens["C"], name="C"))
-
-
-async def _insist(client: Client, call: Call) -> bool:
-    """Make a call until it is answered; False if it fails time after time with no fault left to blame."""
-    for _ in range(_TRIES):
-        if await client.do(call) is not None:
-            return True
-    return False
 
 
 def full_set(target: Target, *, lease: bool) -> Iterator[Duel]:

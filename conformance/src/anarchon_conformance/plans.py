@@ -41,7 +41,6 @@ FORGET_KEEP_MS = 1_500
 PLANS_FAST = 100
 PLANS_SLOW = 40
 PLANS_NIGHTLY = 1_000
-_TRIES = 3
 _FAULTS = {Mode.LOST_REQUEST: Fault.REQUEST_LOST, Mode.LOST_REPLY: Fault.REPLY_LOST, Mode.CANCELLED: Fault.CANCELLED}
 
 
@@ -165,10 +164,7 @@ class _Game:
         """Probe, one call at a time, what the store now holds; returns a client that cannot be used any more."""
         await self.finish_all()
         for client, call in self.probes():
-            for _ in range(_TRIES):
-                if await self.clients[client].do(call) is not None:
-                    break
-            else:
+            if not await self.clients[client].insist(call, again=self.arena.resolves_unknown):
                 return self.clients[client]
         await self.driver.look(self.job)
         return None
