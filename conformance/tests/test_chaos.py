@@ -23,7 +23,7 @@ from anarchon_conformance.chaos.journal import Event, Journal, Tail, What
 from anarchon_conformance.chaos.nemesis import Fault, Trouble, faults_for
 from anarchon_conformance.chaos.plan import Role, WorkerPlan
 from anarchon_conformance.chaos.run import Phase, surely_remembered_ms
-from anarchon_conformance.chaos.verdicts import Evidence, cases_of, findings, marks_of
+from anarchon_conformance.chaos.verdicts import Evidence, Finding, cases_of, findings, marks_of
 from anarchon_conformance.report import Mark, Profile, RunOptions, TierResult, Verdict
 from anarchon_conformance.target import Target
 
@@ -124,6 +124,11 @@ def test_a_fault_explains_a_slot_without_a_run() -> None:
 
 def test_a_note_accounts_for_a_slot() -> None:
     assert findings(Evidence(events=[event(What.NOTED, 20, note="overlap")], slots=[SLOT])) == []
+
+
+def test_what_the_store_did_not_say_at_the_end_is_told_once() -> None:
+    unread = replace(GOOD, records=[], unanswered=[Finding("C19", "the history cannot be read")])
+    assert [(found.clause, found.sentence) for found in findings(unread)] == [("C19", "the history cannot be read")]
 
 
 def test_a_finding_tells_its_slot_and_the_faults_around_it() -> None:
@@ -262,6 +267,54 @@ def test_claims_on_a_killed_store_are_kept_or_the_loss_is_found(process: Any, mo
         assert broken == {}
         assert result.vacuous == ()
         assert {check.clause for check in result.checks} >= {"C1", "C2", "C6", "C8", "C12", "C18", "C19", "C23"}
+
+
+class SilentTarget(WireTarget):
+    """A store whose answers to the kit's own clients fail once the storm is over: the named call never works again."""
+
+    silent = "history"
+
+    def make(self, url: str) -> Backend:
+        backend = super().make(url)
+        failing = RuntimeError("the store lost its mind")
+
+        async def refuse(*_arguments: Any, **_options: Any) -> Any:
+            raise failing
+
+        if self.silent != "claim" or self.killed:
+            setattr(backend, self.silent, refuse)
+        return backend
+
+    killed = False
+
+    async def kill_store(self) -> None:
+        await super().kill_store()
+        self.killed = True
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize("process", [False], indirect=True, ids=["durable"])
+@pytest.mark.parametrize(
+    ("silent", "clause", "sentence"),
+    [
+        ("history", "C19", "after the storm the history cannot be read: RuntimeError: the store lost its mind"),
+        ("claim", "C6", "after the storm nobody can tell whether an acknowledged win is remembered: RuntimeError: "),
+    ],
+)
+def test_a_store_that_does_not_answer_after_the_storm_is_found_out_and_the_rest_judged(
+    process: Any, monkeypatch: pytest.MonkeyPatch, silent: str, clause: str, sentence: str
+) -> None:
+    monkeypatch.setattr(chaos_run, "ASK_PAUSE_MS", 1.0)
+    target = SilentTarget(process)
+    target.silent = silent
+    phase = Phase(role=Role.CLAIMS, faults=2, store_kills=1, period_ms=200, work_ms=100)
+    result = chaos(target, monkeypatch, phase)
+    broken = {check.clause: check.failure for check in result.checks if check.verdict is not Verdict.PASS}
+    assert list(broken) == [clause]
+    failure = broken[clause]
+    assert failure is not None
+    assert failure.story[0].startswith(sentence)
+    assert {"C1", "C2", "C18"} <= {check.clause for check in result.checks if check.verdict is Verdict.PASS}
 
 
 @pytest.mark.usefixtures("installed")

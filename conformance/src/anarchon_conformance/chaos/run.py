@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
-from anarchon.backend import Backend
-from anarchon.errors import BackendError, OptionError
-from anarchon.types import SLOT, ClaimRequest, Limits, Outcome, RunKey, new_token
+from anarchon.clock import Clock
+from anarchon.errors import OptionError
+from anarchon.types import SLOT, ClaimRequest, Limits, Outcome, RunKey, RunRecord, new_token
 
 from anarchon_conformance.arena import Arena
 from anarchon_conformance.chaos.fleet import Fleet
 from anarchon_conformance.chaos.journal import Event, What
 from anarchon_conformance.chaos.nemesis import SKEW_MS, Fault, Nemesis, Trouble, faults_for
 from anarchon_conformance.chaos.plan import Role, WorkerPlan
-from anarchon_conformance.chaos.verdicts import Evidence, cases_of, findings, marks_of
+from anarchon_conformance.chaos.verdicts import Evidence, Finding, cases_of, findings, marks_of
 from anarchon_conformance.report import Check, Failure, Mark, Profile, RunOptions, Tier, TierResult, Verdict
 from anarchon_conformance.target import Target
 
 __all__ = ["run_chaos", "surely_remembered_ms"]
+
+_T = TypeVar("_T")
 
 ALL_CLAUSES = ("C1", "C2", "C6", "C18", "C19", "C23")
 LEASE_CLAUSES = ("C8", "C11", "C12", "C15")
@@ -28,6 +32,7 @@ SETTLE_MS = 1_500.0
 PROBE_MS = 20_000.0
 RECORDS_MAX = 5_000
 ASK_TRIES = 20
+ASK_PAUSE_MS = 100.0
 LATE_MOST_MS = 10**9
 MEMORY_MARGIN_MS = 20_000
 LIFE_MS = 1_800_000
@@ -164,26 +169,64 @@ async def _storm(arena: Arena, phase: Phase, seed: int) -> tuple[Evidence, list[
 async def _evidence(
     arena: Arena, plan: WorkerPlan, events: Sequence[Event], *, slots: Sequence[int], troubles: Sequence[Trouble]
 ) -> Evidence:
-    """Ask a fresh client for every acknowledged win and for the history."""
-    backend = await arena.client()
+    """Ask a fresh client for every acknowledged win and for the history.
+
+    A store that does not answer any more is found out, as any other fault: what else the journals show is judged all the same.
+    """
+    clock = arena.target.clock
     won = sorted({event.slot_ms for event in events if event.what in {What.WON, What.STARTED}})
-    records = await backend.history(plan.job, limit=RECORDS_MAX)
     late_ms = surely_remembered_ms(arena.limits)
-    asked = {
-        slot_ms: await _asked(backend, RunKey(plan.job, slot_ms), late_ms)
-        for slot_ms in won
-        if arena.target.clock.wall_ms() - slot_ms < late_ms
-    }
+    asked: dict[int, Outcome] = {}
+    records: list[RunRecord] = []
+    unanswered: list[Finding] = []
+    try:
+        backend = await _answer(clock, arena.client)
+    except _NoAnswer as reason:
+        unanswered.append(Finding("C23", f"after the storm no client can be opened: {reason}"))
+        unanswered.append(Finding("C19", "after the storm the history cannot be read, because no client can be opened"))
+    else:
+        try:
+            records = await _answer(clock, lambda: backend.history(plan.job, limit=RECORDS_MAX))
+        except _NoAnswer as reason:
+            unanswered.append(Finding("C19", f"after the storm the history cannot be read: {reason}"))
+        for slot_ms in won:
+            if clock.wall_ms() - slot_ms >= late_ms:
+                continue
+            request = _question(RunKey(plan.job, slot_ms), late_ms)
+            try:
+                asked[slot_ms] = (await _answer(clock, partial(backend.claim, request))).outcome
+            except _NoAnswer as reason:
+                sentence = f"after the storm nobody can tell whether an acknowledged win is remembered: {reason}"
+                unanswered.append(Finding("C6", sentence, slot_ms))
+                if len(unanswered) > FAILURES_MAX:
+                    break
     return Evidence(
         events=events,
         troubles=troubles,
         slots=slots,
         asked=asked,
         records=[record for record in records if record.space == SLOT] if len(records) < RECORDS_MAX else [],
+        unanswered=unanswered,
         lease_ms=plan.lease_ms,
         lease=arena.lease,
         resolves_unknown=arena.resolves_unknown,
     )
+
+
+class _NoAnswer(Exception):
+    """A question was asked `ASK_TRIES` times; the text is how the last try failed."""
+
+
+async def _answer(clock: Clock, call: Callable[[], Awaitable[_T]]) -> _T:
+    """Ask until there is an answer; a store that was killed just now may need some tries."""
+    failed = ""
+    for _ in range(ASK_TRIES):
+        try:
+            return await call()
+        except Exception as error:  # border: backend call - a store under test may raise anything
+            failed = f"{type(error).__name__}: {error}"
+        await clock.sleep_ms(ASK_PAUSE_MS)
+    raise _NoAnswer(failed)
 
 
 def surely_remembered_ms(limits: Limits) -> int:
@@ -191,9 +234,9 @@ def surely_remembered_ms(limits: Limits) -> int:
     return LATE_MOST_MS if limits.remembers_ms is None else max(0, limits.remembers_ms - MEMORY_MARGIN_MS)
 
 
-async def _asked(backend: Backend, key: RunKey, late_ms: int) -> Outcome:
-    """Claim a run that was won, with no attempt left: a store that remembers it refuses (C6)."""
-    request = ClaimRequest(
+def _question(key: RunKey, late_ms: int) -> ClaimRequest:
+    """Return a claim of a run that was won, with no attempt left: a store that remembers it refuses (C6)."""
+    return ClaimRequest(
         key=key,
         token=new_token(),
         instance="judge",
@@ -203,12 +246,6 @@ async def _asked(backend: Backend, key: RunKey, late_ms: int) -> Outcome:
         keep_ms=late_ms,
         history_size=10**6,
     )
-    for _ in range(ASK_TRIES - 1):
-        try:
-            return (await backend.claim(request)).outcome
-        except BackendError:
-            continue
-    return (await backend.claim(request)).outcome
 
 
 def _checks(evidence: Evidence, phase: Phase, seed: int) -> list[Check]:

@@ -21,25 +21,6 @@ NEAR_MS = 800.0
 LINES_MAX = 60
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
-    """Everything about one run of a fleet. `asked` is what a fresh client was told about each acknowledged win at the end."""
-
-    events: Sequence[Event]
-    troubles: Sequence[Trouble] = ()
-    slots: Sequence[int] = ()
-    asked: dict[int, Outcome] = field(default_factory=dict)
-    records: Sequence[RunRecord] = ()
-    lease_ms: int = 600
-    lease: bool = True
-    resolves_unknown: bool = True
-    """Whether a claim without an answer is asked again; where it cannot be, its slot is skipped (C5)."""
-
-    def of(self, *kinds: What) -> list[Event]:
-        """Return the events of some kinds."""
-        return [event for event in self.events if event.what in kinds]
-
-
 @dataclass(frozen=True, slots=True)
 class Finding:
     """A clause that does not hold, for one slot (0 = for none), and what the journals say about it."""
@@ -50,6 +31,29 @@ class Finding:
     story: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """Everything about one run of a fleet. `asked` is what a fresh client was told about each acknowledged win at the end.
+
+    `unanswered` are the questions of the end that the store did not answer.
+    """
+
+    events: Sequence[Event]
+    troubles: Sequence[Trouble] = ()
+    slots: Sequence[int] = ()
+    asked: dict[int, Outcome] = field(default_factory=dict)
+    records: Sequence[RunRecord] = ()
+    unanswered: Sequence[Finding] = ()
+    lease_ms: int = 600
+    lease: bool = True
+    resolves_unknown: bool = True
+    """Whether a claim without an answer is asked again; where it cannot be, its slot is skipped (C5)."""
+
+    def of(self, *kinds: What) -> list[Event]:
+        """Return the events of some kinds."""
+        return [event for event in self.events if event.what in kinds]
+
+
 _WINS = (What.WON, What.STARTED)
 _ENDS = (What.FINISHED, What.RECORDED)
 
@@ -57,7 +61,7 @@ _ENDS = (What.FINISHED, What.RECORDED)
 def findings(evidence: Evidence) -> list[Finding]:
     """Return every violation, with its story."""
     rules = (_one_winner, _accounted, _remembered, _no_gaps, _live_leases, _stale_ends, _final, _recorded, _no_hangs)
-    found = [finding for rule in rules for finding in rule(evidence)]
+    found = [*evidence.unanswered, *(finding for rule in rules for finding in rule(evidence))]
     return [Finding(item.clause, item.sentence, item.slot_ms, _story(evidence, item.slot_ms)) for item in found]
 
 
@@ -182,6 +186,9 @@ def _final(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _recorded(evidence: Evidence) -> Iterator[Finding]:
+    """C19: whoever finished stands in the history. One that could not be read is one finding, not one for each run."""
+    if any(item.clause == "C19" for item in evidence.unanswered):
+        return
     shown = {(record.slot_ms, record.attempt): record.status for record in evidence.records}
     for event in evidence.of(*_ENDS):
         status = shown.get((event.slot_ms, event.attempt))
