@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -231,4 +232,6 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    # A background job of a script starts with SIGINT ignored, and the tests that send it would wait for ever.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.exit(main(sys.argv[1:]))
