@@ -3,22 +3,44 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Coroutine
 from typing import Any, Final, TypeVar
 
 from aiormq.abc import AbstractConnection
-from aiormq.channel import Channel
+from aiormq.channel import Channel, exception_by_code
 from anarchon.clock import SystemClock
 from pamqp.commands import Channel as Frames
 
-__all__ = ["OurChannel"]
+__all__ = ["OurChannel", "Outbox"]
 
 T = TypeVar("T")
 
 NUMBERS: Final = 1_024
 ROOM_POLL_MS: Final = 1.0
 _CLOCK: Final = SystemClock()
+
+
+class Outbox:
+    """The way of one channel into the frames that its connection sends: nothing follows the answer to the broker's close."""
+
+    def __init__(self, frames: asyncio.Queue[Any]) -> None:
+        self.frames = frames
+        self._waiting = 0
+        self.refusal: BaseException | None = None
+        self.put_nowait = frames.put_nowait
+
+    async def put(self, frame: Any) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        self._waiting += 1
+        try:
+            await self.frames.put(frame)
+        finally:
+            self._waiting -= 1
+
+    def ready(self) -> bool:
+        """Tell whether an answer has room, and no frame of this channel that waits for room would come behind it."""
+        return not self._waiting and not self.frames.full()
 
 
 class OurChannel(Channel):
@@ -33,7 +55,8 @@ class OurChannel(Channel):
         # No limit to the frames that wait: where one channel's are not taken, the driver reads for no other channel either.
         super().__init__(connection, number, publisher_confirms=confirms, frame_buffer=None, on_return_raises=True)
         self._asides: set[asyncio.Task[Any]] = set()
-        self._refusal: BaseException | None = None
+        self._outbox = Outbox(self.write_queue)
+        self.write_queue = self._outbox  # type: ignore[assignment]  # what the driver's channel calls of a queue
 
     @classmethod
     def after(cls, last: int, connection: AbstractConnection, *, confirms: bool) -> OurChannel:
@@ -83,15 +106,6 @@ class OurChannel(Channel):
 
     # -- closed by the broker
 
-    @property
-    @asynccontextmanager
-    async def lock(self) -> AsyncIterator[None]:
-        """Let in whoever is about to send a frame, unless the broker was told that the channel is closed."""
-        async with super().lock:
-            if self._refusal is not None:
-                raise self._refusal
-            yield
-
     async def _on_close_frame(self, frame: Frames.Close) -> None:
         """Answer the broker's close before the number is free again, and send nothing after that answer.
 
@@ -99,13 +113,11 @@ class OurChannel(Channel):
         """
         channels = self.connection.channels
         channels.setdefault(self.number, self)
+        self._outbox.refusal = exception_by_code(frame)
         try:
-            while self.write_queue.full() and not self.connection.is_closed:
+            while not self._outbox.ready() and not self.connection.is_closed:
                 await _CLOCK.sleep_ms(ROOM_POLL_MS)
             await super()._on_close_frame(frame)  # raises what the broker said
-        except BaseException as error:
-            self._refusal = error
-            raise
         finally:
             if channels.get(self.number) is self:
                 del channels[self.number]
