@@ -72,6 +72,24 @@ def test_a_frozen_server_keeps_silent_until_it_is_resumed(own: MariaDB) -> None:
     assert query(own, "SELECT 1") == "1"
 
 
+def test_each_thread_of_a_frozen_server_stands_still_when_pause_returns(own: MariaDB) -> None:
+    """SIGSTOP alone is a request: on a busy machine a broker has answered a claim that was sent after it."""
+    moving = 0
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2 * (os.cpu_count() or 1))]
+    try:
+        for _ in range(50):
+            own.pause()
+            threads = list(Path(f"/proc/{own.pid}/task").iterdir())
+            moving += sum((thread / "stat").read_text().rpartition(") ")[2][:1] != "T" for thread in threads)
+            own.resume()
+    finally:
+        own.resume()
+        for process in busy:
+            process.kill()
+            process.wait()
+    assert moving == 0
+
+
 def test_a_frozen_server_can_be_killed(own: MariaDB) -> None:
     own.pause()
     own.kill()

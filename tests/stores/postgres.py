@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import ClassVar
 
-from stores.server import POLL_S, Server, ServerFailed
+from stores.server import POLL_S, Server, ServerFailed, halt
 
 __all__ = ["Postgres", "Postgres17", "as_postgres"]
 
@@ -114,7 +114,7 @@ class Postgres(Server):
         """End the postmaster and see every process of it go: while one lives, no new server may start on the data."""
         children: dict[int, str] = {}
         if how is signal.SIGKILL and self.running:
-            os.kill(self.pid, signal.SIGSTOP)  # so that it makes no further ones
+            halt(self.pid)  # so that it makes no further ones
             children = {pid: _born(pid) for pid in self.pids()[1:]}
         super()._end(how)
         deadline = time.monotonic() + CHILDREN_LIMIT_S

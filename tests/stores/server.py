@@ -8,18 +8,23 @@ import socket
 import subprocess
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar, Self
 
 from stores import guard
 from stores.system import find
 
-__all__ = ["Server", "ServerFailed", "free_port"]
+__all__ = ["Server", "ServerFailed", "free_port", "halt"]
 
 START_LIMIT_S = 60.0
 STOP_LIMIT_S = 30.0
 STARTS_MAX = 3
+HALT_LIMIT_S = 30.0
 POLL_S = 0.02
+STILL = frozenset("TtZX")
+"""The kernel's letters for a thread that is stopped, or over."""
 
 
 class ServerFailed(Exception):
@@ -32,6 +37,29 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
     return port
+
+
+def halt(pid: int) -> None:
+    """Stop a process (SIGSTOP) and return when each of its threads stands still; one that is gone does so.
+
+    The signal alone is no more than a request: until the kernel has run one thread of the process to tell the others,
+    they go on, and on a busy machine a server still answers what is asked right after it.
+    """
+    threads = Path(f"/proc/{pid}/task")
+    deadline = time.monotonic() + HALT_LIMIT_S
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGSTOP)
+    while not all(state in STILL for state in _states(threads)):
+        assert time.monotonic() < deadline, f"process {pid} did not stop within {HALT_LIMIT_S:g} s"
+        time.sleep(POLL_S / 10)
+
+
+def _states(threads: Path) -> Iterator[str]:
+    """Yield the state letter of each thread that is there."""
+    with suppress(FileNotFoundError):
+        for thread in threads.iterdir():
+            with suppress(FileNotFoundError, ProcessLookupError):
+                yield (thread / "stat").read_text().rpartition(") ")[2][:1]
 
 
 class Server(ABC):
@@ -133,8 +161,9 @@ class Server(ABC):
 
     def pause(self) -> None:
         """Freeze it (SIGSTOP): connections stay open and nothing answers. Undone by `resume`."""
+        halt(self.pid)  # before its children are listed: now it makes no further ones
         for pid in self.pids():
-            os.kill(pid, signal.SIGSTOP)
+            halt(pid)
 
     def resume(self) -> None:
         """Let a frozen server go on (SIGCONT)."""

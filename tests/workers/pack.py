@@ -17,6 +17,7 @@ from typing import Any, Self
 
 from anarchon.types import ClaimRequest, RunKey, RunRecord, RunResult, RunStatus, RunView, new_token
 from anarchon_sqlite import SQLiteBackend
+from stores.server import halt
 
 from workers.program import Entry, JobPlan, Plan, main, now_ms
 
@@ -73,9 +74,8 @@ class Worker:
 
     def pause(self) -> None:
         """Let it stand still, and wait until it does."""
-        self.signal(signal.SIGSTOP)
-        stat = Path(f"/proc/{self.pid}/stat")
-        eventually(lambda: stat.read_text().rpartition(") ")[2][:1] == "T", "the worker stands still")
+        if self.alive:
+            halt(self.pid)
 
     def resume(self) -> float:
         """Let it go on; return when."""
